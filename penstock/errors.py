@@ -21,5 +21,5 @@ class ConnectionFailed(PenstockError):
     """The MQTT server cannot be reached, refused the connection, or dropped it."""
 
 
-class Refused(PenstockError):
+class RefusedByServer(PenstockError):
     """The MQTT server answered a publish or a subscription with a failing reason code."""

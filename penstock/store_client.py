@@ -12,7 +12,7 @@ from typing import NoReturn, TypeVar
 from notify.links.address import StoreAddress
 from penstock.errors import ConnectionFailed, PenstockError
 from store.errors import HandshakeRefused, StoreAway, WireError
-from store.wire.base import Message
+from store.wire.base import WireMessage
 from store.wire.client.blocking_link import BlockingLink, BlockingTimes, open_socket
 from store.wire.client.request_errors import RequestErrors
 from store.wire.handshake import VERSIONS
@@ -24,7 +24,7 @@ ERRORS = RequestErrors(
     {FailureCode.NOT_PERMITTED: lambda _, message: PenstockError(f"not permitted: {message}")},
 )
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=WireMessage)
 
 
 class StoreClient:
@@ -52,7 +52,7 @@ class StoreClient:
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self._link.close("done")
 
-    def call(self, request: Message, kind: type[M]) -> M:
+    def call(self, request: WireMessage, kind: type[M]) -> M:
         """Ask, and wait for the answer."""
         try:
             self._link.send(request, 1)
@@ -60,7 +60,7 @@ class StoreClient:
         except (StoreAway, WireError) as error:
             self._failed(error)
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: WireMessage) -> None:
         """Send a message that has no answer."""
         try:
             self._link.send(message)

@@ -51,7 +51,7 @@ class PermissionSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class AccessParts:
     """Everything that is made from the settings and the files they name."""
 
     authenticators: tuple[Authenticator, ...] = ()
@@ -69,17 +69,17 @@ class Parts:
 class Access:
     """Answers authentication and permission questions from its current parts."""
 
-    def __init__(self, parts: Parts, settings: AuthSettings, attempts: Attempts) -> None:
+    def __init__(self, parts: AccessParts, settings: AuthSettings, attempts: Attempts) -> None:
         self.settings = settings
         self.attempts = attempts
         self._use(parts)
 
-    def _use(self, parts: Parts) -> None:
+    def _use(self, parts: AccessParts) -> None:
         self._parts = parts
         self._chain = Chain(list(parts.authenticators), parts.allow_anonymous)
         self._rules_for = lru_cache(REMEMBERED_CLIENTS)((parts.permissions or Permissions()).rules_for)
 
-    def replace(self, parts: Parts) -> None:
+    def replace(self, parts: AccessParts) -> None:
         """Use new parts from now on. The caller has connected clients judged again."""
         self._use(parts)
 

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from gateway.auth.identity import Refused
+from gateway.auth.identity import LoginRefused
 from gateway.auth.settings import AuthSettings
 from gateway.auth.sources import is_loopback
 from gateway.mqtt.reason_codes import ReasonCode
@@ -81,7 +81,7 @@ class Attempts:
         self.limited: Counter[str] = Counter(dict.fromkeys(LIMITS, 0))
         self.failures = 0
 
-    def refuses(self, source: str, user: str) -> Refused | None:
+    def refuses(self, source: str, user: str) -> LoginRefused | None:
         """The refusal of an attempt whose password is not looked at, or None."""
         now_s, user = self._clock(), _short(user)
         if self._of_pair.is_reached((source, user), now_s):
@@ -93,13 +93,15 @@ class Attempts:
         else:
             return None
         self.limited[by] += 1
-        return Refused("too many failed logins; try again later", ReasonCode.CONNECTION_RATE_EXCEEDED, is_failure=True)
+        return LoginRefused(
+            "too many failed logins; try again later", ReasonCode.CONNECTION_RATE_EXCEEDED, is_failure=True
+        )
 
     def is_slow(self, source: str) -> bool:
         """Whether attempts of other addresses come first."""
         return self._slow.is_reached(source, self._clock())
 
-    def failed(self, source: str, user: str, refused: Refused) -> bool:
+    def failed(self, source: str, user: str, refused: LoginRefused) -> bool:
         """Count a failed or refused login. True: its address must be banned now."""
         now_s, user = self._clock(), _short(user)
         self.failures += 1

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from gateway.auth.access import Allowed, Question
 from gateway.auth.errors import AuthError
 from gateway.auth.http import Breaker, Http
-from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict, expires_ms
+from gateway.auth.identity import Answer, Credentials, Identity, LoginRefused, Verdict, expires_ms
 from gateway.auth.permissions import MAX_QOS, REFUSED, UNANSWERED, parse_own_rules
 from gateway.mqtt.reason_codes import ReasonCode
 from store.namespaces import is_namespace
@@ -84,7 +84,7 @@ class ConnectHook:
         try:
             body = _body(credentials)
         except UnicodeDecodeError:
-            answer(Refused("the password is not UTF-8", is_failure=True))
+            answer(LoginRefused("the password is not UTF-8", is_failure=True))
             return
 
         def heard(found: Any) -> None:
@@ -126,18 +126,20 @@ def _named(namespace: str) -> dict[str, str]:
 
 def _verdict(found: Any, credentials: Credentials, most_rules: int) -> Verdict:
     if found is None:
-        return Refused("auth.http_connect_url gave no answer", ReasonCode.SERVER_UNAVAILABLE)
+        return LoginRefused("auth.http_connect_url gave no answer", ReasonCode.SERVER_UNAVAILABLE)
     result = found.get("result")
     if result == "ignore":
         return None
     if result != "allow":
-        return Refused("auth.http_connect_url denies it", ReasonCode.NOT_AUTHORIZED, is_failure=True)
+        return LoginRefused("auth.http_connect_url denies it", ReasonCode.NOT_AUTHORIZED, is_failure=True)
     user, expires_s = found.get("user", credentials.username or ""), found.get("expires_at")
     namespace = found.get("namespace", "")
     if not isinstance(namespace, str) or (namespace and not is_namespace(namespace)):
-        return Refused("auth.http_connect_url names no namespace", ReasonCode.SERVER_UNAVAILABLE)
+        return LoginRefused("auth.http_connect_url names no namespace", ReasonCode.SERVER_UNAVAILABLE)
     if found.get("client_id", credentials.client_id) != credentials.client_id:
-        return Refused("auth.http_connect_url says that it has another client identifier", ReasonCode.NOT_AUTHORIZED)
+        return LoginRefused(
+            "auth.http_connect_url says that it has another client identifier", ReasonCode.NOT_AUTHORIZED
+        )
     try:
         if not isinstance(user, str):
             raise AuthError("user: is not a string")
@@ -145,7 +147,7 @@ def _verdict(found: Any, credentials: Credentials, most_rules: int) -> Verdict:
         at_ms = None if expires_s is None else expires_ms(expires_s)
         return Identity(user, rules, at_ms, namespace=namespace, owns_client_id="client_id" in found)
     except AuthError as error:
-        return Refused(f"auth.http_connect_url: its answer cannot be used: {error}", ReasonCode.SERVER_UNAVAILABLE)
+        return LoginRefused(f"auth.http_connect_url: its answer cannot be used: {error}", ReasonCode.SERVER_UNAVAILABLE)
 
 
 class PermissionHook:

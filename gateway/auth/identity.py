@@ -87,7 +87,7 @@ def expires_ms(seconds: object, leeway_s: int = 0) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class LoginRefused:
     """The client is refused, and no other authenticator is asked."""
 
     message: str
@@ -96,7 +96,7 @@ class Refused:
     """The client had a wrong secret, as an attacker that tries many: it counts as a failed login."""
 
 
-Verdict = Identity | Refused | None
+Verdict = Identity | LoginRefused | None
 """None: this authenticator cannot say; ask the next one."""
 Answer = Callable[[Verdict], None]
 
@@ -113,7 +113,7 @@ class Certificates:
         answer(Identity(credentials.peer_identity) if credentials.peer_identity else None)
 
 
-UNKNOWN = Refused("unknown credentials", is_failure=True)
+UNKNOWN = LoginRefused("unknown credentials", is_failure=True)
 
 
 class Chain:
@@ -130,7 +130,7 @@ class Chain:
         if not self._authenticators or (
             credentials.username is None and credentials.password is None and not certified
         ):
-            refusal = Refused("no credentials, and auth.allow_anonymous is false", ReasonCode.NOT_AUTHORIZED)
+            refusal = LoginRefused("no credentials, and auth.allow_anonymous is false", ReasonCode.NOT_AUTHORIZED)
             answer(Identity() if self._allow_anonymous else refusal)
             return
         self._ask(0, credentials, answer)

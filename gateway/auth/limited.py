@@ -10,7 +10,7 @@ from typing import Protocol
 from gateway.auth.attempts import Attempts
 from gateway.auth.early import EarlyLogins
 from gateway.auth.fair_queue import FairQueue, Job
-from gateway.auth.identity import Answer, Credentials, Refused, Verdict
+from gateway.auth.identity import Answer, Credentials, LoginRefused, Verdict
 
 
 class Costly(Protocol):
@@ -32,7 +32,7 @@ class Limited:
         attempts: Attempts,
         queue: FairQueue,
         most: int | None = None,
-        full: Refused | None = None,
+        full: LoginRefused | None = None,
         early: EarlyLogins | None = None,
     ) -> None:
         """Limit `inner`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gateway.auth.identity import Identity, Refused
+from gateway.auth.identity import Identity, LoginRefused
 from gateway.mqtt.reason_codes import ReasonCode
 from store.namespaces import NAME_SHAPE, is_namespace
 
@@ -20,7 +20,7 @@ def login_name(username: str | None, namespace: str, separator: str) -> str | No
     return f"{namespace}{separator}{username}"
 
 
-def settled(identity: Identity, named: Iterable[tuple[str, str]], separator: str) -> Identity | Refused:
+def settled(identity: Identity, named: Iterable[tuple[str, str]], separator: str) -> Identity | LoginRefused:
     """The same with its namespace, and the user's name without it.
 
     `named`: (by what, which) others than the identity itself name one; an empty one names none.
@@ -37,10 +37,10 @@ def settled(identity: Identity, named: Iterable[tuple[str, str]], separator: str
     first_by, found = said[0]
     for by, namespace in said:
         if not is_namespace(namespace):
-            return Refused(
+            return LoginRefused(
                 f"{by} names the namespace {namespace[:40]!r}; it has {NAME_SHAPE}", ReasonCode.NOT_AUTHORIZED
             )
         if namespace != found:
             fault = f"{first_by} names the namespace {found}, {by} {namespace}"
-            return Refused(fault, ReasonCode.NOT_AUTHORIZED)
+            return LoginRefused(fault, ReasonCode.NOT_AUTHORIZED)
     return replace(identity, namespace=found, username=username, login=identity.login or identity.username)

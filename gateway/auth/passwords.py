@@ -21,7 +21,7 @@ from argon2 import PasswordHasher, Type, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from gateway.auth.errors import AuthError
-from gateway.auth.identity import Answer, Credentials, Identity, Refused
+from gateway.auth.identity import Answer, Credentials, Identity, LoginRefused
 from gateway.auth.scram import FakeVerifiers, ScramVerifier
 from gateway.auth.workers import Workers
 
@@ -169,7 +169,7 @@ class PasswordCheck:
                 self._remembered.add(username, verifier, password)
                 answer(Identity(username, verifier=verifier))
             else:
-                answer(Refused(f"wrong password of user {username}", is_failure=True))
+                answer(LoginRefused(f"wrong password of user {username}", is_failure=True))
 
         self._workers.do(lambda: _verify(verifier or _nobodys(), password)(), heard)
 

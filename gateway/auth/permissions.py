@@ -156,7 +156,7 @@ EVERYTHING = Filter((), is_open=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedTopic:
     """A topic (filter) that a client asks for, with the topics inside it."""
 
     whole: Filter
@@ -166,7 +166,7 @@ class Wanted:
     """All filters that may be behind it: `$dead/GROUP/+/+/x` matches a topic `$dead/OTHER/x` as well."""
 
     @classmethod
-    def parse(cls, topic: str) -> Wanted:
+    def parse(cls, topic: str) -> WantedTopic:
         whole = inner = Filter.parse(topic)
         hidden: list[Filter] = []
         is_plain = True
@@ -224,7 +224,7 @@ class Rule:
             return False
         return self.clients is None or self.clients.matches(client_id)
 
-    def speaks_of(self, wanted: Wanted, username: str, client_id: str) -> bool:
+    def speaks_of(self, wanted: WantedTopic, username: str, client_id: str) -> bool:
         denies = self.max_qos == REFUSED
         for pattern in self.topics:
             mine = pattern.filled(username, client_id, denies)
@@ -274,7 +274,7 @@ def decide(
 
     `group`: of a shared subscription, if rules name groups; see name_groups().
     """
-    wanted, bits = Wanted.parse(topic), action.value
+    wanted, bits = WantedTopic.parse(topic), action.value
     for rule in rules:
         if (
             bits & rule.bits

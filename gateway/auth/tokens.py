@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
 from gateway.auth.errors import AuthError
-from gateway.auth.identity import Answer, Credentials, Identity, Refused, Verdict, expires_ms
+from gateway.auth.identity import Answer, Credentials, Identity, LoginRefused, Verdict, expires_ms
 from gateway.auth.permissions import parse_own_rules
 from gateway.auth.settings import AuthSettings
 from gateway.auth.workers import FairWorkers
@@ -178,7 +178,7 @@ class TokenCheck:
     def check(self, credentials: Credentials, answer: Answer) -> None:
         token = credentials.password or b""
         if TOKEN.fullmatch(token) and token.index(b".") > MOST_HEADER_BYTES:
-            answer(Refused(f"token: its header has more than {MOST_HEADER_BYTES} bytes"))
+            answer(LoginRefused(f"token: its header has more than {MOST_HEADER_BYTES} bytes"))
         elif TOKEN.fullmatch(token):
             self._do(credentials, lambda verdict: self._heard(verdict, credentials, answer))
         else:
@@ -189,7 +189,7 @@ class TokenCheck:
         if verdict is not None:
             answer(verdict)
             return
-        refused = Refused("token: signed by none of the known keys", is_failure=True)
+        refused = LoginRefused("token: signed by none of the known keys", is_failure=True)
         if self._source is None:
             answer(refused)
             return
@@ -225,9 +225,9 @@ class TokenCheck:
             claims, key = self._claims(token)
             return replace(self._identity(claims, credentials), key=key.fingerprint)
         except jwt.PyJWTError as error:
-            return Refused(f"token: {error}")
+            return LoginRefused(f"token: {error}")
         except (AuthError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            return Refused(f"token: {error}")
+            return LoginRefused(f"token: {error}")
 
     def _claims(self, token: bytes) -> tuple[dict[str, Any], Key]:
         """The claims of a token, and the key that signed it. Raises UnknownKey."""

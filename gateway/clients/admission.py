@@ -8,7 +8,7 @@ from functools import partial
 from gateway.access.guard import Guard
 from gateway.access.recognition import Recognition
 from gateway.auth.bans import Ban
-from gateway.auth.identity import UNKNOWN, Attempt, Credentials, Identity, Refused, Verdict
+from gateway.auth.identity import UNKNOWN, Attempt, Credentials, Identity, LoginRefused, Verdict
 from gateway.auth.namespaces import login_name
 from gateway.auth.scram import ScramExchange, ScramFailed
 from gateway.auth.sources import source_of
@@ -104,7 +104,7 @@ class Admission:
         if access is None:
             if method is not None:
                 connection.version = connect.protocol_version
-                refusal = Refused("no authentication method is offered", ReasonCode.BAD_AUTHENTICATION_METHOD)
+                refusal = LoginRefused("no authentication method is offered", ReasonCode.BAD_AUTHENTICATION_METHOD)
                 self._refuse(connection, refusal, connect)
                 return
             connection.version = connect.protocol_version
@@ -155,7 +155,7 @@ class Admission:
             self._entering[entering.connection] = entering
             entering_from[source], entering_from[key] = waiting + 1, of_user + 1
             return True
-        self._refuse(entering.connection, Refused(why, ReasonCode.SERVER_BUSY), entering.connect)
+        self._refuse(entering.connection, LoginRefused(why, ReasonCode.SERVER_BUSY), entering.connect)
         return False
 
     def _ends(self, connection: Connection) -> _Entering | None:
@@ -173,13 +173,13 @@ class Admission:
                     del self._entering_from[key]
         return entering
 
-    def _count(self, entering: _Entering, username: str, verdict: Identity | Refused) -> None:
+    def _count(self, entering: _Entering, username: str, verdict: Identity | LoginRefused) -> None:
         """Note that a client was right or wrong; an address from which too many were is banned."""
         assert self._access is not None
         attempts, source = self._access.attempts, entering.source
         if isinstance(verdict, Identity) and verdict.username:
             attempts.succeeded(source, username)
-        elif isinstance(verdict, Refused) and verdict.is_failure and attempts.failed(source, username, verdict):
+        elif isinstance(verdict, LoginRefused) and verdict.is_failure and attempts.failed(source, username, verdict):
             settings = self._access.settings
             until_ms = entering.connection.turn.now_ms + settings.ban_s * 1000
             reason = f"{settings.ban_failures} failed logins"
@@ -202,7 +202,7 @@ class Admission:
         connect = entering.connect
         if connect.client_id and not self._access.may_be_called(verdict, connect.client_id):
             self._ends(connection)
-            refusal = Refused(
+            refusal = LoginRefused(
                 f"user {verdict.username} may not be called {connect.client_id}", ReasonCode.NOT_AUTHORIZED
             )
             self._refuse(connection, refusal, connect)
@@ -213,7 +213,7 @@ class Admission:
             return
         if self._access.needs_client_id(identity):
             self._ends(connection)
-            unbound = Refused(UNBOUND.format(identity.username), ReasonCode.NOT_AUTHORIZED)
+            unbound = LoginRefused(UNBOUND.format(identity.username), ReasonCode.NOT_AUTHORIZED)
             self._refuse(connection, unbound, connect)
             return
         connection.identity = identity
@@ -228,7 +228,7 @@ class Admission:
         self._ends(connection)
         identity = connection.identity
         if not allowed:
-            refusal = Refused("its will is not allowed", ReasonCode.NOT_AUTHORIZED)
+            refusal = LoginRefused("its will is not allowed", ReasonCode.NOT_AUTHORIZED)
             self._refuse(connection, refusal, entering.connect)
             return
         assert identity is not None
@@ -253,7 +253,7 @@ class Admission:
         session = self._registry.sessions.get(connect.client_id)
         why = self._places.fault(connection, user, session.link if session is not None else None)
         if why:
-            self._refuse(connection, Refused(why, ReasonCode.QUOTA_EXCEEDED), connect)
+            self._refuse(connection, LoginRefused(why, ReasonCode.QUOTA_EXCEEDED), connect)
         return not why
 
     def _expires(self, connection: Connection, identity: Identity, connect: Connect) -> bool:
@@ -263,7 +263,7 @@ class Admission:
             return True
         left_s = (identity.expires_ms - connection.turn.now_ms) / 1000
         if left_s <= 0:
-            self._refuse(connection, Refused("its credentials have expired", ReasonCode.NOT_AUTHORIZED), connect)
+            self._refuse(connection, LoginRefused("its credentials have expired", ReasonCode.NOT_AUTHORIZED), connect)
             return False
         at_s = connection.turn.now_s + min(left_s, MAX_EXPIRY_AHEAD_S)
         self._deadlines.set(connection, at_s, partial(self._expired, connection))
@@ -279,11 +279,11 @@ class Admission:
         ban = self._bans.refuses(connection.host, user, client_id, connection.turn.now_ms)
         if ban is not None:
             connection.version = connect.protocol_version
-            refusal = Refused(f"{_words(ban)} is banned: {ban.reason}", ReasonCode.BANNED)
+            refusal = LoginRefused(f"{_words(ban)} is banned: {ban.reason}", ReasonCode.BANNED)
             self._refuse(connection, refusal, connect)
         return ban is not None
 
-    def _refuse(self, connection: Connection, refused: Refused, connect: Connect, told: str = "") -> None:
+    def _refuse(self, connection: Connection, refused: LoginRefused, connect: Connect, told: str = "") -> None:
         """`connect`: what the client said of itself; `told`: what it may know of the reason."""
         self.refused[refused.reason_code.name.lower()] += 1
         peer = connection.peer
@@ -300,7 +300,7 @@ class Admission:
         entering.method = method
         if entering.exchange is None:
             self._ends(entering.connection)
-            offered = Refused(
+            offered = LoginRefused(
                 f"authentication method {method[:40]!r} is not offered", ReasonCode.BAD_AUTHENTICATION_METHOD
             )
             self._refuse(entering.connection, offered, entering.connect)
@@ -338,7 +338,7 @@ class Admission:
     def _too_late(self, entering: _Entering) -> None:
         """The client does not go on with what it began."""
         if self._ends(entering.connection) is entering:
-            late = Refused("auth.reauthentication_timeout_s is over", ReasonCode.NOT_AUTHORIZED)
+            late = LoginRefused("auth.reauthentication_timeout_s is over", ReasonCode.NOT_AUTHORIZED)
             self._refuse(entering.connection, late, entering.connect)
 
     def _step(self, entering: _Entering, data: bytes) -> None:
@@ -358,7 +358,7 @@ class Admission:
             proof = exchange.final(data)
         except ScramFailed as error:
             entering.connect.username = exchange.username or entering.connect.username
-            self._fails(entering, Refused(str(error), ReasonCode.NOT_AUTHORIZED, is_failure=had_begun))
+            self._fails(entering, LoginRefused(str(error), ReasonCode.NOT_AUTHORIZED, is_failure=had_begun))
             return
         identity = Identity(exchange.username, verifier=exchange.verifier)
         self._count(entering, exchange.username, identity)
@@ -369,7 +369,7 @@ class Admission:
         connection.auth_method = entering.method
         self._answered(entering, identity)
 
-    def _fails(self, entering: _Entering, refused: Refused) -> None:
+    def _fails(self, entering: _Entering, refused: LoginRefused) -> None:
         """An exchange ends with a refusal."""
         assert entering.exchange is not None
         self._count(entering, entering.exchange.username, refused)
@@ -383,7 +383,7 @@ class Admission:
         self._deadlines.cancel((connection, "auth"))
         known = connection.identity
         if known is None or identity.username != (known.login or known.username):
-            refusal = Refused("re-authentication as somebody else", ReasonCode.NOT_AUTHORIZED)
+            refusal = LoginRefused("re-authentication as somebody else", ReasonCode.NOT_AUTHORIZED)
             self._refuse(connection, refusal, Connect(client_id=connection.client_id, username=identity.username))
             return
         connection.identity = replace(known, verifier=identity.verifier)
@@ -413,10 +413,10 @@ class Admission:
         """It has waited for too long."""
         entering = self._entering.get(connection)
         if entering is not None and entering.exchange is not None:
-            late = Refused("the exchange took too long", ReasonCode.NOT_AUTHORIZED)
+            late = LoginRefused("the exchange took too long", ReasonCode.NOT_AUTHORIZED)
             self._refuse(connection, late, entering.connect)
             return
-        unanswered = Refused("no answer about this client in time", ReasonCode.SERVER_UNAVAILABLE)
+        unanswered = LoginRefused("no answer about this client in time", ReasonCode.SERVER_UNAVAILABLE)
         known = Connect(client_id=connection.client_id, username=connection.username)
         self._refuse(connection, unanswered, entering.connect if entering is not None else known, unanswered.message)
 

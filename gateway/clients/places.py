@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.access.guard import Guard
 from gateway.access.quotas import Quotas
 from gateway.auth.access import Access
-from gateway.auth.identity import Identity, Refused
+from gateway.auth.identity import Identity, LoginRefused
 from gateway.auth.namespaces import settled
 from gateway.clients.counting import Counting
 from gateway.clients.tenants import Tenants
@@ -23,7 +23,7 @@ class ClientPlaces:
         self._guard = guard
         self.quotas, self.counting, self.tenants = quotas, counting, tenants
 
-    def enter(self, connection: Connection, connect: Connect, identity: Identity) -> Identity | Refused:
+    def enter(self, connection: Connection, connect: Connect, identity: Identity) -> Identity | LoginRefused:
         """Have a client be of its namespace."""
         entrance = connection.entrance
         named = (
@@ -32,7 +32,7 @@ class ClientPlaces:
         )
         separator = self._access.namespace_separator if self._access is not None else ""
         found = settled(identity, named, separator)
-        if isinstance(found, Refused):
+        if isinstance(found, LoginRefused):
             return found
         return self.tenants.enter(connection, connect, found.namespace) or found
 

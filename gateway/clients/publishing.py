@@ -8,7 +8,7 @@ from functools import partial
 from gateway.access.guard import Guard
 from gateway.access.left_messages import LeftMessageGuard
 from gateway.clients.counting import Counting
-from gateway.delivery.receipts import Receipt, wants_receipt
+from gateway.delivery.receipts import AwaitedReceipt, wants_receipt
 from gateway.mqtt._mqtt import BATCH_BYTES
 from gateway.mqtt.codec import encode
 from gateway.mqtt.errors import ProtocolError
@@ -156,10 +156,10 @@ class Publishing:
     def _left_by(self, connection: Connection, publish: Publish) -> bytes:
         return self._left_messages.left_by(connection, connection.client_id, publish.topic_name, publish.retain)
 
-    def _begin_receipt(self, connection: Connection, publish: Publish) -> Receipt:
+    def _begin_receipt(self, connection: Connection, publish: Publish) -> AwaitedReceipt:
         if self._journal.has_changes:
             self._store_batch()
-        receipt = Receipt(connection, self._journal, publish)
+        receipt = AwaitedReceipt(connection, self._journal, publish)
         self._journal.when_placed(receipt.placed)
         connection.unsafe_acks += 1
         return receipt

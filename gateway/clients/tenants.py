@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from gateway.auth.identity import Refused
+from gateway.auth.identity import LoginRefused
 from gateway.mqtt._mqtt import Tenant
 from gateway.mqtt.packets import Connect
 from gateway.mqtt.reason_codes import ReasonCode
@@ -25,20 +25,20 @@ class Tenants:
     def __iter__(self) -> Iterator[Tenant]:
         return iter(self._tenants.values())
 
-    def enter(self, connection: Connection, connect: Connect, namespace: str) -> Refused | None:
+    def enter(self, connection: Connection, connect: Connect, namespace: str) -> LoginRefused | None:
         """Have a client be of a namespace (empty: the default one): its client identifier is that of the log then."""
         if is_reserved(connect.client_id):
             fault = f"client identifiers that begin with {MARK} are the server's"
-            return Refused(fault, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
+            return LoginRefused(fault, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
         if not namespace:
             return None
         tenant = self._tenant(namespace)
         if tenant is None:
-            return Refused("gateway.max_namespaces are connected", ReasonCode.QUOTA_EXCEEDED)
+            return LoginRefused("gateway.max_namespaces are connected", ReasonCode.QUOTA_EXCEEDED)
         client_id = tenant.names.client_id(connect.client_id) if connect.client_id else ""
         if len(client_id.encode()) > MOST_CLIENT_ID_BYTES:
             fault = f"with its namespace it has more than {MOST_CLIENT_ID_BYTES} bytes"
-            return Refused(f"client identifier: {fault}", ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
+            return LoginRefused(f"client identifier: {fault}", ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
         connect.client_id = client_id
         connection.tenant = tenant
         tenant.connections += 1

@@ -23,7 +23,7 @@ def wants_receipt(publish: Publish) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Receipt:
+class AwaitedReceipt:
     """An acknowledgement that says where its message is; sent once that is known and the message is safe."""
 
     connection: Connection

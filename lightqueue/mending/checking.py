@@ -37,7 +37,7 @@ LOG_SHARE = 0.8  # part of the progress; the index is the rest
 What = Literal["log", "index", "checkpoint", "format"]
 
 
-class Verdict(IntEnum):
+class CheckResult(IntEnum):
     """Exit codes of `penstock store check`. (Exit code 2 is for wrong arguments.)"""
 
     INTACT = 0
@@ -48,11 +48,11 @@ class Verdict(IntEnum):
 
 
 MEANING_OF = {
-    Verdict.INTACT: "nothing is damaged",
-    Verdict.LOSS: "something that was acknowledged is lost; a start serves all that is intact",
-    Verdict.MENDS_ITSELF: "nothing is lost: a start mends it by itself",
-    Verdict.REFUSED: "a start refuses this folder",
-    Verdict.UNREADABLE: "the folder cannot be read",
+    CheckResult.INTACT: "nothing is damaged",
+    CheckResult.LOSS: "something that was acknowledged is lost; a start serves all that is intact",
+    CheckResult.MENDS_ITSELF: "nothing is lost: a start mends it by itself",
+    CheckResult.REFUSED: "a start refuses this folder",
+    CheckResult.UNREADABLE: "the folder cannot be read",
 }
 
 SYNC_LOSES_NOTHING = "with store.flush = sync nothing is lost"
@@ -80,7 +80,7 @@ class Damage:
     reason: str
     start_does: str  # action of the next start
     do: str  # action that an operator can take
-    verdict: Verdict
+    verdict: CheckResult
     held: list[LostEntries] = field(default_factory=list)
     held_unknown: bool = False  # the index does not know all of it
 
@@ -99,11 +99,11 @@ class CheckReport:
     earlier: list[tuple[int, int]] = field(default_factory=list)  # log_offsets that earlier starts lost
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckResult:
         """The gravest verdict of all findings."""
         found = {each.verdict for each in self.damage}
-        order = (Verdict.REFUSED, Verdict.LOSS, Verdict.MENDS_ITSELF)
-        return next((verdict for verdict in order if verdict in found), Verdict.INTACT)
+        order = (CheckResult.REFUSED, CheckResult.LOSS, CheckResult.MENDS_ITSELF)
+        return next((verdict for verdict in order if verdict in found), CheckResult.INTACT)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"verdict": self.verdict.name.lower(), "exit_code": int(self.verdict)}
@@ -123,7 +123,7 @@ def check_folder(path: Path, on_progress: Progress = silent) -> CheckReport:
             if attempt == ATTEMPTS:
                 raise FolderUnusable(path, str(error)) from error
             continue
-        if report.verdict == Verdict.INTACT or not (was_in_use or is_in_use(path)):
+        if report.verdict == CheckResult.INTACT or not (was_in_use or is_in_use(path)):
             break
     return report
 
@@ -150,7 +150,9 @@ def _report(path: Path, in_use: bool, on_progress: Progress) -> CheckReport:
     except UnknownFormat as error:
         what = "a start refuses it and changes nothing"
         do = "start the version of penstock that wrote it"
-        report.damage.append(Damage("format", "newer", str(path / LOG), 0, 0, str(error), what, do, Verdict.REFUSED))
+        report.damage.append(
+            Damage("format", "newer", str(path / LOG), 0, 0, str(error), what, do, CheckResult.REFUSED)
+        )
         return report
     report.identity, report.records = log.identity.hex(), log.records
     report.first_log_offset, report.end_log_offset = log.first, log.end
@@ -165,7 +167,7 @@ def _report(path: Path, in_use: bool, on_progress: Progress) -> CheckReport:
         reason = f"records of types {types}, which this version does not know"
         do = "start the version of penstock that wrote them"
         what = "a start that comes to one of them refuses"
-        report.damage.append(Damage("format", "newer", str(path / LOG), 0, 0, reason, what, do, Verdict.REFUSED))
+        report.damage.append(Damage("format", "newer", str(path / LOG), 0, 0, reason, what, do, CheckResult.REFUSED))
     on_progress("index", 1.0)
     return report
 
@@ -176,21 +178,21 @@ def _report(path: Path, in_use: bool, on_progress: Progress) -> CheckReport:
 def _of_log(path: Path, finding: Finding, known: Index | None, log: Foreseen) -> Damage:
     copy = f"penstock store repair {path} --from COPY restores what a copy has of it"
     start_does, do, verdict = {
-        "damaged": ("serves all that is intact, and keeps these bytes in quarantine", copy, Verdict.LOSS),
-        "missing": ("serves all that is there", copy, Verdict.LOSS),
+        "damaged": ("serves all that is intact, and keeps these bytes in quarantine", copy, CheckResult.LOSS),
+        "missing": ("serves all that is there", copy, CheckResult.LOSS),
         "unconfirmed": (
             "serves what stands in front of it, and keeps this in quarantine",
             f"penstock store repair {path} --unconfirmed puts back what is valid of it; {copy}",
-            Verdict.LOSS,
+            CheckResult.LOSS,
         ),
-        "torn": ("cuts it off, and keeps it in quarantine", "nothing: it was not acknowledged", Verdict.INTACT),
+        "torn": ("cuts it off, and keeps it in quarantine", "nothing: it was not acknowledged", CheckResult.INTACT),
         "unsynced": (
             "cuts it off, and keeps it in quarantine",
             f"what was acknowledged there is gone, unless a copy has it; {SYNC_LOSES_NOTHING}",
-            Verdict.INTACT,
+            CheckResult.INTACT,
         ),
-        "foreign": ("moves the file to quarantine", "nothing; look where it came from", Verdict.MENDS_ITSELF),
-        "mended": ("mends it", "nothing", Verdict.MENDS_ITSELF),
+        "foreign": ("moves the file to quarantine", "nothing; look where it came from", CheckResult.MENDS_ITSELF),
+        "mended": ("mends it", "nothing", CheckResult.MENDS_ITSELF),
     }[finding.kind]
     file = next((file.path for file in log.files if f"{file.base:020}" == finding.segment), None)
     name = str(file or path / LOG / finding.segment)
@@ -210,7 +212,7 @@ def _of_changed(path: Path, segment: Sealed) -> Damage:
     )
     serves = "serves it as it is"
     where = (str(segment.path), segment.base, segment.end)
-    return Damage("log", "changed", *where, reason, serves, do, Verdict.LOSS)
+    return Damage("log", "changed", *where, reason, serves, do, CheckResult.LOSS)
 
 
 def _held(finding: Finding, known: Index | None, log: Foreseen) -> tuple[list[LostEntries], bool]:
@@ -309,19 +311,19 @@ def _of_index(path: Path, name: str, fault: str, log: Foreseen, are_both: bool) 
     what: What = "index" if name == INDEX else "checkpoint"
     start_does = "builds it again from the log"
     do = f"nothing; or penstock store repair {path} --index, which builds it before the start"
-    verdict = Verdict.MENDS_ITSELF
+    verdict = CheckResult.MENDS_ITSELF
     if name == CHECKPOINT:
         start_does = "goes on; it is made again when retention drops a segment"
         do = "nothing, as long as the index is intact"
     elif log.base:
         start_does = f"builds it again from {CHECKPOINT} and the log"
     if are_both and log.base:
-        verdict = Verdict.LOSS
+        verdict = CheckResult.LOSS
         start_does = (
             f"builds it from log_offset {log.first} on: sessions, groups and queue offsets from before are lost"
         )
         do = f"put {INDEX} or {CHECKPOINT} back from a copy, or start"
         if "has format" in fault:
-            verdict, start_does = Verdict.REFUSED, "refuses, as what the log does not have would be lost"
+            verdict, start_does = CheckResult.REFUSED, "refuses, as what the log does not have would be lost"
             do = "start the version of penstock that wrote it"
     return Damage(what, "index", str(path / name), 0, 0, fault, start_does, do, verdict)

@@ -52,7 +52,7 @@ class OwnNames:
                 return f"the topic {topic.decode()[:MOST_SHOWN]!r} is of another namespace"
         return ""
 
-    def fault(self, message: wire.Message) -> str:
+    def fault(self, message: wire.WireMessage) -> str:
         """Why a client may not ask this; empty if it may."""
         names = self._names
         if names is None:
@@ -67,7 +67,7 @@ class OwnNames:
             return f"the group {message.group[:MOST_SHOWN]!r} is of another namespace"
         return ""
 
-    def cut(self, answer: wire.Message, records: bytes) -> tuple[wire.Message, bytes]:
+    def cut(self, answer: wire.WireMessage, records: bytes) -> tuple[wire.WireMessage, bytes]:
         """An answer without what is of other namespaces."""
         if self._names is None:
             return answer, records

@@ -11,7 +11,7 @@ from lightqueue.queues.left_messages import Allowed, LeftMessage
 from notify.api import SessionListener
 from store.state.left_by import is_clients
 from store.wire import messages as wire
-from store.wire.base import Message
+from store.wire.base import WireMessage
 
 
 class Questions:
@@ -39,7 +39,7 @@ class Questions:
             then([None])
 
 
-def judged(message: Message, listener: SessionListener, tell: Callable[[Message], object]) -> bool:
+def judged(message: WireMessage, listener: SessionListener, tell: Callable[[WireMessage], object]) -> bool:
     """Have a gateway judge what its store asks about. False: the message is something else."""
     if not isinstance(message, wire.Judge):
         return False
@@ -48,7 +48,7 @@ def judged(message: Message, listener: SessionListener, tell: Callable[[Message]
     return True
 
 
-def _answer(number: int, tell: Callable[[Message], object], allowed: Allowed) -> None:
+def _answer(number: int, tell: Callable[[WireMessage], object], allowed: Allowed) -> None:
     tell(wire.Judged(number, list(allowed)))
 
 

@@ -8,7 +8,7 @@ from notify.api import SessionListener
 from notify.bans import state_of
 from store.state.bans import BanKey, BanState
 from store.state.changes import BanKind
-from store.wire.base import Message
+from store.wire.base import WireMessage
 from store.wire.handshake import OPERATORS_VERSION
 from store.wire.messages import Welcome
 from store.wire.operator_messages import BanMade, BansTold, Disconnect
@@ -17,7 +17,7 @@ from store.wire.operator_messages import BanMade, BansTold, Disconnect
 class RemoteBans:
     """Owner of what a store in another process has told of bans."""
 
-    def __init__(self, tell: Callable[[Message], object], welcome: Callable[[], Welcome | None]) -> None:
+    def __init__(self, tell: Callable[[WireMessage], object], welcome: Callable[[], Welcome | None]) -> None:
         """`tell` the store something; `welcome`: of the connection to it, if there is one."""
         self._states: dict[BanKey, BanState] = {}
         self._tell = tell
@@ -31,7 +31,7 @@ class RemoteBans:
         if welcome is not None and welcome.version >= OPERATORS_VERSION:
             self._tell(BanMade(kind, value, until_ms, reason))
 
-    def heard(self, message: Message, listener: SessionListener) -> bool:
+    def heard(self, message: WireMessage, listener: SessionListener) -> bool:
         """Take what the store says of bans and operators, and pass it on. False: it is something else."""
         if isinstance(message, BansTold):
             self._take(message, listener)

@@ -17,7 +17,7 @@ from store.state.changes import GroupAdvanced
 from store.state.group_settings import LATEST, GroupSettings
 from store.state.group_states import GroupKey
 from store.wire import group_messages as wire
-from store.wire.base import Message
+from store.wire.base import WireMessage
 from store.wire.frames import Frame
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Then = Callable[[GroupConsumer | str], None]
 class RemoteGroups:
     """Owner of this gateway's consumers."""
 
-    def __init__(self, ask: Callable[[Message, Answered], object], tell: Callable[[Message], None]) -> None:
+    def __init__(self, ask: Callable[[WireMessage, Answered], object], tell: Callable[[WireMessage], None]) -> None:
         self.ask = ask
         self.tell = tell
         self.consumers: dict[RemoteConsumer, None] = {}

@@ -8,13 +8,13 @@ from notify.history import PAGE_BYTES, Page, SoughtPosition, pasts_of
 from store.wire import messages as wire
 from store.wire.client.requests import Answered, Outcome
 from store.wire.frames import Frame
-from store.wire.messages import Message
+from store.wire.messages import WireMessage
 
 
 class RemoteHistory:
     """A History (notify.history) over the wire."""
 
-    def __init__(self, ask: Callable[[Message, Answered], object]) -> None:
+    def __init__(self, ask: Callable[[WireMessage, Answered], object]) -> None:
         self._ask = ask
 
     def seek(self, topic_filter: str, where: str, start: int, then: Callable[[SoughtPosition | None], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from store.wire.base import Message
+from store.wire.base import WireMessage
 from store.wire.handshake import PACING_VERSION
 from store.wire.messages import Welcome
 from store.wire.pace_messages import Behind, Slow
@@ -13,7 +13,7 @@ from store.wire.pace_messages import Behind, Slow
 class RemotePace:
     """What a gateway told its store in another process of this, and heard from it. Each connection begins anew."""
 
-    def __init__(self, tell: Callable[[Message], object]) -> None:
+    def __init__(self, tell: Callable[[WireMessage], object]) -> None:
         """`tell` the store something."""
         self._tell = tell
         self._is_told = self._knows = False
@@ -23,7 +23,7 @@ class RemotePace:
         self._knows = welcome.version >= PACING_VERSION
         self._is_told = self.is_slow = False
 
-    def heard(self, message: Message) -> bool:
+    def heard(self, message: WireMessage) -> bool:
         """Take what the store says of this. False: it is something else."""
         if isinstance(message, Slow):
             self.is_slow = message.is_slow

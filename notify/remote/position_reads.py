@@ -10,11 +10,11 @@ from store.records._records import records_from
 from store.wire import messages as wire
 from store.wire.client.requests import Answered, Outcome
 from store.wire.frames import Frame
-from store.wire.messages import Message
+from store.wire.messages import WireMessage
 
 FOUND_KEPT = 16  # answers, of about 1 MiB at most
 
-Ask = Callable[[Message, Answered], object]
+Ask = Callable[[WireMessage, Answered], object]
 
 
 class PositionReads:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from notify.quotas import MessageTaken, SubscriptionsTaken
 from store.state.usage import NOTHING, Counted
 from store.wire.client.requests import Answered, Outcome
-from store.wire.messages import Message, Welcome
+from store.wire.messages import Welcome, WireMessage
 from store.wire.quota_messages import LiveSubscriptions, TakeMessage, Taken, TakeSubscriptions
 
 
@@ -16,8 +16,8 @@ class RemoteQuotas:
 
     def __init__(
         self,
-        ask: Callable[[Message, Answered], object],
-        tell: Callable[[Message], None],
+        ask: Callable[[WireMessage, Answered], object],
+        tell: Callable[[WireMessage], None],
         welcome: Callable[[], Welcome | None],
     ) -> None:
         """`welcome`: of the connection to the store, if there is one."""

@@ -15,7 +15,7 @@ from notify.requests.reads import ANSWER_BYTES, Answer, AnswerRoom
 from store.errors import StoreError
 from store.records._records import records_bytes, topic_runs
 from store.wire import messages as wire
-from store.wire.messages import FailureCode, Message
+from store.wire.messages import FailureCode, WireMessage
 
 MOST_FOUND = 1_000
 
@@ -26,13 +26,13 @@ class Flushing:
     """Owner of answers to Publishes whose `wait` differs from the flush policy."""
 
     def __init__(self) -> None:
-        self._answers: deque[tuple[int, int, Message]] = deque()  # (log_offset, request_id, answer)
-        self._ready: list[tuple[int, Message]] = []
+        self._answers: deque[tuple[int, int, WireMessage]] = deque()  # (log_offset, request_id, answer)
+        self._ready: list[tuple[int, WireMessage]] = []
 
     def __bool__(self) -> bool:
         return bool(self._answers or self._ready)
 
-    def add(self, store: LocalStore, wait: wire.Wait, request_id: int, end: int, answer: Message) -> None:
+    def add(self, store: LocalStore, wait: wire.Wait, request_id: int, end: int, answer: WireMessage) -> None:
         """Add an answer to a Publish whose records end at log_offset `end`."""
         try:
             store.commit()
@@ -46,7 +46,7 @@ class Flushing:
             if end > store.flushed:
                 store.hurry()
 
-    def take_answers(self, store: LocalStore) -> list[tuple[int, Message]]:
+    def take_answers(self, store: LocalStore) -> list[tuple[int, WireMessage]]:
         """(request_id, answer) of those that may be sent now."""
         ready, self._ready = self._ready, []
         if not self._answers:

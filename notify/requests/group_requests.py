@@ -17,10 +17,10 @@ from store.errors import StoreError, StoreFull
 from store.state.group_states import Maker
 from store.state.offset_ranges import as_ranges
 from store.wire import group_messages as wire
-from store.wire.base import MOST_ITEMS, Message
+from store.wire.base import MOST_ITEMS, WireMessage
 from store.wire.messages import Failed, FailureCode
 
-Answer = Callable[[Message, bytes], None]
+Answer = Callable[[WireMessage, bytes], None]
 
 SHOWN_CONSUMERS = 100
 LIST_BYTES = 128 << 10  # of one GroupsListed, about: a frame has room for more
@@ -54,7 +54,7 @@ class GroupRequests:
             self._refs.pop(self._by_key.pop(key), None)
         self.consumers.left(peer)
 
-    def handle(self, peer: str, receiver: Requester, message: Message, answer: Answer) -> None:
+    def handle(self, peer: str, receiver: Requester, message: WireMessage, answer: Answer) -> None:
         """Answer a request, now or later."""
         topic_filter = getattr(message, "topic_filter", None)
         fault = filter_fault(topic_filter) if topic_filter is not None else ""
@@ -169,7 +169,7 @@ class GroupRequests:
         answer(wire.GroupDone(0), b"")
 
 
-_HANDLERS: dict[type[Message], Callable[..., None]] = {
+_HANDLERS: dict[type[WireMessage], Callable[..., None]] = {
     wire.GroupOpen: GroupRequests._open,
     wire.GroupClose: GroupRequests._close,
     wire.Pop: GroupRequests._pop,
@@ -180,7 +180,7 @@ _HANDLERS: dict[type[Message], Callable[..., None]] = {
     wire.GroupReset: GroupRequests._reset,
     wire.GroupDrop: GroupRequests._drop,
 }
-REQUESTS: Iterable[type[Message]] = _HANDLERS.keys()
+REQUESTS: Iterable[type[WireMessage]] = _HANDLERS.keys()
 
 
 def _sees(receiver: Requester, queue: GroupQueue) -> bool:

@@ -11,7 +11,7 @@ from store.errors import StoreError
 from store.wire import messages as wire
 
 
-def locate(store: LocalStore, message: wire.Locate, answer: Callable[[wire.Message], None]) -> None:
+def locate(store: LocalStore, message: wire.Locate, answer: Callable[[wire.WireMessage], None]) -> None:
     """Call `answer` with the position, now or later."""
     fault = filter_fault(message.topic_filter)
     if fault:

@@ -15,7 +15,7 @@ from store.errors import StoreError
 from store.state.changes import BanSet
 from store.state.sessions import SessionState
 from store.wire import operator_messages as of_operator
-from store.wire.base import Message
+from store.wire.base import WireMessage
 from store.wire.messages import Failed, FailureCode
 from store.wire.operator_messages import ClientInfo, ClientShown, ClientsListed, OperatorDone
 
@@ -24,7 +24,7 @@ LOOKED_AT = 2_000
 MOST_SUBSCRIPTIONS = 1_000
 MOST_BANS_LISTED = 1_000
 
-Done = Callable[[Message], None]
+Done = Callable[[WireMessage], None]
 
 
 class OperatorRequests:
@@ -35,7 +35,7 @@ class OperatorRequests:
         self._store = store
         self._names: list[str] = []
 
-    def do(self, message: Message, done: Done) -> None:
+    def do(self, message: WireMessage, done: Done) -> None:
         """Handle a request. `done` gets the answer, now or later, to be sent once the log is safe."""
         try:
             _ACTIONS[type(message)](self, message, done)
@@ -145,7 +145,7 @@ class OperatorRequests:
         done(of_operator.BansListed(infos, end if end < len(bans) else None))
 
 
-_ACTIONS: dict[type[Message], Callable[[OperatorRequests, Any, Done], None]] = {
+_ACTIONS: dict[type[WireMessage], Callable[[OperatorRequests, Any, Done], None]] = {
     of_operator.ListClients: OperatorRequests._list,
     of_operator.ShowClient: OperatorRequests._show,
     of_operator.DisconnectClient: OperatorRequests._disconnect,

@@ -20,7 +20,7 @@ from store.state.delayed import DelayedMessage
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
-from store.wire.base import Message
+from store.wire.base import WireMessage
 from store.wire.frames import Frame
 
 PUBLISH, RETAIN, SUBSCRIBE, REPLAY = "publish", "retain", "subscribe", "replay"
@@ -72,7 +72,7 @@ def narrowed(frame: Frame, names: Namespace = DEFAULT) -> Frame:
     return frame
 
 
-def shown(answer: Message, permits: Permits, names: Namespace = DEFAULT) -> Message:
+def shown(answer: WireMessage, permits: Permits, names: Namespace = DEFAULT) -> WireMessage:
     """An answer without the parts that the client may not see."""
     if isinstance(answer, wire.DelayedFound):
         found = [each for each in answer.messages if permits.sees(Permission(SUBSCRIBE, names.plain_topic(each[2])))]
@@ -154,7 +154,7 @@ def _taken_back(message: wire.CancelDelayed, _: Frame, messages: MessageStore) -
     return [Permission(PUBLISH, record.topic.decode())] if record is not None else []
 
 
-_WANTED: dict[type[Message], Callable[[Any, Frame, MessageStore], list[Permission]]] = {
+_WANTED: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], list[Permission]]] = {
     wire.Append: _published,
     wire.Publish: _published,
     wire.Follow: _live,

@@ -25,7 +25,7 @@ MOST_DELAYED = 1_000
 ITEM_BYTES = 32  # of one range or position in an answer, at most
 _MESSAGE = bytes((RecordType.MESSAGE,))
 
-Answer = tuple[wire.Message, bytes]
+Answer = tuple[wire.WireMessage, bytes]
 
 
 class AnswerRoom:

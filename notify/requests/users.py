@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from notify.local.own_names import WHOLE_LOG
-from store.wire.messages import Hello, Message
+from store.wire.messages import Hello, WireMessage
 
 REMEMBERED = 4_096  # answers about a connection's user; then they are asked again
 
@@ -78,7 +78,7 @@ class Permits:
         """Of the user; empty: the client has no name."""
         return self.user.name if self.user is not None else ""
 
-    def lets(self, request: Message) -> bool:
+    def lets(self, request: WireMessage) -> bool:
         """Whether a request needs no permission."""
         return self.user is None or (self.user.is_open and not isinstance(request, WHOLE_LOG))
 

@@ -12,7 +12,7 @@ from notify.requests.refusals import failure_code
 from notify.server.peers import Peer
 from store.errors import StoreError
 from store.wire import messages as wire
-from store.wire.messages import FailureCode, Message, Role
+from store.wire.messages import FailureCode, Role, WireMessage
 
 
 class WaitingAnswer(msgspec.Struct, frozen=True):
@@ -20,11 +20,11 @@ class WaitingAnswer(msgspec.Struct, frozen=True):
 
     request_id: int
     mark: int
-    message: Message
+    message: WireMessage
     refused: int = 0  # the sequence, if it is a refusal
 
 
-def found(message: Message, read: Callable[[int], Answer], limit_bytes: int) -> Answer:
+def found(message: WireMessage, read: Callable[[int], Answer], limit_bytes: int) -> Answer:
     """What `read` gives, of so many bytes, for a request that only reads."""
     topic_filter = getattr(message, "topic_filter", None)
     fault = filter_fault(topic_filter) if topic_filter else ""
@@ -36,7 +36,7 @@ def found(message: Message, read: Callable[[int], Answer], limit_bytes: int) -> 
         return wire.Failed(failure_code(error), str(error)), b""
 
 
-def following(peer: Peer, message: wire.Follow) -> Message:
+def following(peer: Peer, message: wire.Follow) -> WireMessage:
     if peer.role is Role.CLIENT and (message.history or message.spills):
         return wire.Failed(
             FailureCode.NOT_ALLOWED, "a client follows what comes from now on; read() has what is stored"
@@ -47,7 +47,7 @@ def following(peer: Peer, message: wire.Follow) -> Message:
         return wire.Failed(failure_code(error), str(error))
 
 
-def cancelled(peer: Peer, message: wire.CancelDelayed) -> Message:
+def cancelled(peer: Peer, message: wire.CancelDelayed) -> WireMessage:
     dispatching = peer.hub.messages.dispatching
     try:
         is_own = peer.own.has_topic(dispatching.topic_of(message.due_ms, message.log_offset))

@@ -10,7 +10,7 @@ from notify.owners import ClaimDenied
 from notify.server.events import FRAME_ROOM_BYTES
 from store.state.sessions import SessionState
 from store.wire import messages as wire
-from store.wire.messages import FailureCode, Message
+from store.wire.messages import FailureCode, WireMessage
 
 ITEM_ROOM_BYTES = 5  # of a text in a list, for its length
 _encode_session = msgspec.msgpack.Encoder().encode
@@ -18,7 +18,7 @@ _encode_session = msgspec.msgpack.Encoder().encode
 
 def claim_answer(
     client_id: str, state: SessionState | ClaimDenied | None, told_end: int, max_frame_bytes: int
-) -> Message:
+) -> WireMessage:
     """`told_end`: log_offset up to which the gateway knows where queues end."""
     if isinstance(state, ClaimDenied):
         return wire.ClaimRefused(_fitting(state.filters, max_frame_bytes), state.quota)

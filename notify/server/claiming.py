@@ -10,7 +10,7 @@ from notify.server.claim_answers import claim_answer
 from notify.server.peers import Peer
 from store.state.sessions import SessionState
 from store.wire import messages as wire
-from store.wire.messages import FailureCode, Message
+from store.wire.messages import FailureCode, WireMessage
 
 
 def claim(
@@ -18,7 +18,7 @@ def claim(
     message: wire.Claim,
     max_frame_bytes: int,
     told_end: Callable[[], int],
-    answer: Callable[[Message], None],
+    answer: Callable[[WireMessage], None],
 ) -> None:
     """Claim a session for a peer. `told_end`: log_offset up to which it knows where queues end; `answer`s later."""
     fault = text_fault(message.client_id)

@@ -37,7 +37,7 @@ from store.wire.base import PRODUCER
 from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import NO_TOKENS, ServerHandshake
-from store.wire.messages import FailureCode, Hello, Message, Refused, RefusedReason, Role, Welcome
+from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome, WireMessage
 from store.wire.operator_messages import BanMade
 
 log = logging.getLogger("penstock.wire")
@@ -296,12 +296,12 @@ class Conversation:
         if not self._is_gathering:
             self.wake()
 
-    def _tell(self, message: Message, records: bytes = b"", request_id: int = 0) -> None:
+    def _tell(self, message: WireMessage, records: bytes = b"", request_id: int = 0) -> None:
         self._send_bytes(frame_head(message, request_id, len(records)))
         if records:
             self._send_bytes(records)
 
-    def _answer(self, request_id: int, message: Message, records: bytes = b"") -> None:
+    def _answer(self, request_id: int, message: WireMessage, records: bytes = b"") -> None:
         if not self.is_closing:
             if self._is_client:
                 message, records = self._known.own.cut(message, records)
@@ -381,7 +381,7 @@ class Conversation:
         self._held.behind(lambda: self._answer_publish(frame, message, *published()))
         self.wake()
 
-    def _answer_publish(self, frame: Frame, message: wire.Publish, answer: Message, end: int) -> None:
+    def _answer_publish(self, frame: Frame, message: wire.Publish, answer: WireMessage, end: int) -> None:
         if isinstance(answer, wire.Failed):
             self._answers.append(WaitingAnswer(frame.request_id, 0, answer, message.sequence))
         elif message.wait is wire.Wait.POLICY:
@@ -411,14 +411,14 @@ class Conversation:
     def _read(self, frame: Frame, message: wire.Read) -> Iterator[None] | None:
         return self._events.catch_up(lambda: self._reply(frame, partial(self._events.read, message)))
 
-    def _look_up(self, frame: Frame, message: Message) -> None:
+    def _look_up(self, frame: Frame, message: WireMessage) -> None:
         self._reply(frame, lambda limit: _FINDS[type(message)](self._known.store, message, limit))
 
     def _cancel_delayed(self, frame: Frame, message: wire.CancelDelayed) -> None:
         """The answer waits until it is as safe as what is appended."""
         self._answer_when_safe(frame.request_id, cancelled(self._known, message))
 
-    def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> Message:
+    def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> WireMessage:
         self._figures.reads += 1
         answer, records = found(frame.message, read, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
         self._answer(frame.request_id, shown(answer, self.permits, self._known.own.names), records)
@@ -431,14 +431,14 @@ class Conversation:
         then, most = partial(self._answer, frame.request_id), self._peers.max_frame_bytes
         claim(self._known, message, most, lambda: self._events.told_end, then)
 
-    def _operate(self, frame: Frame, message: Message) -> None:
+    def _operate(self, frame: Frame, message: WireMessage) -> None:
         self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
 
-    def _answer_when_safe(self, request_id: int, answer: Message) -> None:
+    def _answer_when_safe(self, request_id: int, answer: WireMessage) -> None:
         self._answers.append(WaitingAnswer(request_id, self._known.store.mark, answer))
         self.wake()
 
-    def _ask_group(self, frame: Frame, message: Message) -> None:
+    def _ask_group(self, frame: Frame, message: WireMessage) -> None:
         self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
         self.wake()  # what was said may be written at once
 
@@ -458,11 +458,11 @@ class Conversation:
         self.is_closing = True
         self._peers.left(self._known, "goodbye", for_good=not self._known.name.startswith(PRODUCER))
 
-    def _unexpected(self, _: Frame, message: Message) -> NoReturn:
+    def _unexpected(self, _: Frame, message: WireMessage) -> NoReturn:
         raise WireError(f"{type(message).__name__} in the middle of a connection")
 
 
-_HANDLERS: dict[type[Message], Callable[..., Iterator[object] | None]] = {
+_HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
     wire.Append: Conversation._append,
     wire.Follow: Conversation._follow,
     wire.Unfollow: lambda self, _, message: long_frames.unfollow(self._known, self._events.push, message),
@@ -489,7 +489,7 @@ _HANDLERS: dict[type[Message], Callable[..., Iterator[object] | None]] = {
     wire.Goodbye: Conversation._goodbye,
     wire.Hello: Conversation._unexpected,
 }
-_FINDS: dict[type[Message], Callable[..., reads.Answer]] = {
+_FINDS: dict[type[WireMessage], Callable[..., reads.Answer]] = {
     wire.ReadAt: reads.read_positions,
     wire.Retained: reads.find_retained_messages,
     wire.ListDelayed: reads.list_delayed,

@@ -18,13 +18,13 @@ from notify.server.counters import WireCounters
 from notify.server.peers import Peer
 from notify.server.push import Push
 from store.wire import messages as wire
-from store.wire.messages import Message, Welcome
+from store.wire.messages import Welcome, WireMessage
 
 GREW_BYTES = 16  # at most, of one queue in a Grew
 FRAME_ROOM_BYTES = 64  # of a frame with records: its head, its padding, and what its lists do not grow
 MOST_TOLD = 2_048  # queues that a peer is told of at a time: some 0.6 ms
 
-A = TypeVar("A", bound=Message)
+A = TypeVar("A", bound=WireMessage)
 
 
 class _Round:
@@ -61,7 +61,7 @@ class Events:
         welcome: Welcome,
         figures: WireCounters,
         max_frame_bytes: int,
-        tell: Callable[[Message, bytes], None],
+        tell: Callable[[WireMessage, bytes], None],
     ) -> None:
         self.push = Push()
         self.told_end = 0 if peer.refs else welcome.log_end  # of all before it the peer knows in which queues it is

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 from lightqueue.upkeep.applying import Applying
 from store.wire import messages as wire
 from store.wire import pace_messages as of_pace
-from store.wire.messages import Message
+from store.wire.messages import WireMessage
 
-NEVER_HELD: frozenset[type[Message]] = frozenset(
+NEVER_HELD: frozenset[type[WireMessage]] = frozenset(
     {
         *(wire.Ping, wire.Pong, wire.Goodbye, wire.Judged, of_pace.Behind),
         *(wire.Read, wire.ReadAt, wire.Enough, wire.Floors),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from notify.bans import all_told
 from notify.requests.operator_requests import OperatorRequests
 from notify.server.peers import Peer
-from store.wire.base import Message
+from store.wire.base import WireMessage
 from store.wire.handshake import OPERATORS_VERSION, PACING_VERSION
 from store.wire.messages import Hello, Judge, Role
 from store.wire.operator_messages import BanMade, BansTold, Disconnect
@@ -24,13 +24,13 @@ class OperatorLine:
         self._hub = peer.hub
         self._taken_over = taken_over
         self._is_told = hello.role == Role.GATEWAY and OPERATORS_VERSION in hello.versions
-        self.to_tell: list[Message] = list(all_told(self._hub.bans.in_force())) if self._is_told else []
+        self.to_tell: list[WireMessage] = list(all_told(self._hub.bans.in_force())) if self._is_told else []
         self._is_paced = self._is_told and PACING_VERSION in hello.versions
         if self._is_paced and self._hub.pace.is_slow:
             self.to_tell.append(Slow(True))
         self.requests = OperatorRequests(self._hub, peer.store)
 
-    def take(self) -> list[Message]:
+    def take(self) -> list[WireMessage]:
         """The messages to tell now."""
         to_tell, self.to_tell = self.to_tell, []
         return to_tell

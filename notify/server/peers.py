@@ -131,7 +131,7 @@ class Peer:
         while self._unsafe and self._unsafe[0][1] <= safe:
             self._safe_sequence = self._unsafe.popleft()[0]
 
-    def append(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
+    def append(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.WireMessage:
         """Store what came in an Append, if it is not there already. Appended, to be said once it is safe, or Failed."""
         refused = self._refused
         if refused.ranges and refused.has(sequence, stops=self.role is Role.GATEWAY):
@@ -166,7 +166,9 @@ class Peer:
 
         return applied
 
-    def publish(self, sequence: int, records: memoryview, limit_bytes: int) -> Callable[[], tuple[wire.Message, int]]:
+    def publish(
+        self, sequence: int, records: memoryview, limit_bytes: int
+    ) -> Callable[[], tuple[wire.WireMessage, int]]:
         """As append(). To be called once all is applied: it gives an answer that says where the messages are, and the
         log_offset where they end."""
         is_again = sequence <= self._sequence and not self._lost[0] <= sequence <= self._lost[1]
@@ -174,8 +176,8 @@ class Peer:
         return lambda: self._published(sequence, records, limit_bytes, answer, is_again)
 
     def _published(
-        self, sequence: int, records: memoryview, limit_bytes: int, answer: wire.Message, is_again: bool
-    ) -> tuple[wire.Message, int]:
+        self, sequence: int, records: memoryview, limit_bytes: int, answer: wire.WireMessage, is_again: bool
+    ) -> tuple[wire.WireMessage, int]:
         if isinstance(answer, wire.Failed):
             return answer, 0
         messages = self.hub.messages
@@ -184,7 +186,7 @@ class Peer:
             return published(messages, records, answer.start + RECORD_HEADER_BYTES), answer.end
         return self._published_before(sequence, records, limit_bytes), messages.end
 
-    def _published_before(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.Message:
+    def _published_before(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.WireMessage:
         """The answer to a Publish that was sent again. What it says need not be what it said the first time."""
         messages = self.hub.messages
         state = messages.peers.get(self.name)
@@ -267,7 +269,7 @@ class Peer:
 
     # --- queues
 
-    def follow(self, request: wire.Follow) -> wire.Message:
+    def follow(self, request: wire.Follow) -> wire.WireMessage:
         fault = contents.filter_fault(request.topic_filter)
         if fault:
             return wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}")

@@ -81,11 +81,11 @@ def pub(
     address = parse_url(url)
     tls = Tls(cafile, cert, key, insecure)
 
-    from penstock.commands.mqtt.connection import Connection
-    from penstock.commands.mqtt.publisher import Publisher
+    from penstock.commands.mqtt.connection import PahoConnection
+    from penstock.commands.mqtt.publisher import CommandPublisher
 
-    with Connection(address, tls, "pub", wait, client_id) as connection:
-        publisher = Publisher(connection, topic, qos, retain)
+    with PahoConnection(address, tls, "pub", wait, client_id) as connection:
+        publisher = CommandPublisher(connection, topic, qos, retain)
         for payload in source.payloads():
             publisher.publish(payload)
         publisher.finish()

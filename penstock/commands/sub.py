@@ -43,10 +43,10 @@ def sub(
     address = parse_url(url)
     tls = Tls(cafile, cert, key, insecure)
 
-    from penstock.commands.mqtt.connection import Connection
+    from penstock.commands.mqtt.connection import PahoConnection
     from penstock.commands.mqtt.subscriber import Subscriber
 
-    with Connection(address, tls, "sub", wait, client_id) as connection:
+    with PahoConnection(address, tls, "sub", wait, client_id) as connection:
         subscriber = Subscriber(connection, verbose, count)
         subscriber.subscribe(topic_filters, qos, start)
         subscriber.run()

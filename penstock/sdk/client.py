@@ -17,7 +17,7 @@ from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
 from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.compression import Compression, chosen
-from penstock.sdk.credentials import Credentials, Password
+from penstock.sdk.credentials import ClientCredentials, Password
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
 from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, prefetch_of
@@ -30,7 +30,7 @@ from penstock.sdk.positions import Moment, Position, moment
 from penstock.sdk.publishing import PACK_BYTES, Done, Entry, Outbox, Together, batch_bytes, pack_changes
 from penstock.sdk.reading import NO_END, Reading
 from penstock.sdk.room import Room
-from penstock.sdk.subscription import PREFETCH, Subscription, Wanted
+from penstock.sdk.subscription import PREFETCH, Subscription, WantedMessages
 from store.namespaces import Namespace
 from store.records.record_bytes import walk
 from store.wire import messages as wire
@@ -91,7 +91,7 @@ class Client:
         """
         self._address = Address.parse(url)
         certificate, private_key = (Path(file) if file is not None else None for file in (cert, key))
-        self._credentials = Credentials(token, user, password, tls, certificate, private_key, namespace)
+        self._credentials = ClientCredentials(token, user, password, tls, certificate, private_key, namespace)
         self._credentials.check()
         self._timeout_s = timeout_s
         self._compression = chosen(compress)
@@ -426,7 +426,7 @@ class Client:
         """
         self._subscriptions += 1
         consumer = str(self._subscriptions)
-        wanted = Wanted(
+        wanted = WantedMessages(
             self._names.topic(topic_filter),
             self._names.group(group_name(group)),
             consumer,
@@ -457,9 +457,9 @@ class Client:
             before = answer.before
         return found
 
-    async def _ask(self, message: wire.Message) -> tuple[wire.Message, memoryview]:
+    async def _ask(self, message: wire.WireMessage) -> tuple[wire.WireMessage, memoryview]:
         """An answer and the records behind it. Raises a ClientError."""
-        future: asyncio.Future[tuple[wire.Message, memoryview]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[tuple[wire.WireMessage, memoryview]] = asyncio.get_running_loop().create_future()
 
         def answered(outcome: Outcome, frame: Frame) -> None:
             _settle(future, outcome if isinstance(outcome, Exception) else (outcome, frame.records))

@@ -15,7 +15,7 @@ Password = str | Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class ClientCredentials:
     """Read anew for each connection, so that a certificate's files and a password that is a function may change."""
 
     token: str = ""

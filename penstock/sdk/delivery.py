@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from penstock.sdk.group_options import Duration, milliseconds, why_dead
-from penstock.sdk.hands import ACK, Answer, Hand, Verdict
+from penstock.sdk.hands import ACK, Answer, Hand, SettledAs
 from penstock.sdk.message import Batch, Message, RecordTuple
 from penstock.sdk.message_id import StorePlace
 from store.records.record_bytes import walk
 
 
-class Settled:
+class Settling:
     """What can be said, at once, of a message or of all those of a batch that nothing was said of.
 
     It goes out at the end of this turn of the loop, with all that is said in it. Await the answer where it matters; it
@@ -20,7 +20,7 @@ class Settled:
 
     __slots__ = ()
 
-    def _say(self, verdict: Verdict) -> Answer:
+    def _say(self, verdict: SettledAs) -> Answer:
         raise NotImplementedError
 
     def ack(self) -> Answer:
@@ -29,18 +29,18 @@ class Settled:
 
     def retry(self, after: Duration | None = None) -> Answer:
         """It is to come again, to whoever is free: after a while (a timedelta, or seconds), None: as the group says."""
-        return self._say(Verdict(is_retry=True, delay_ms=None if after is None else milliseconds("after", after, 0)))
+        return self._say(SettledAs(is_retry=True, delay_ms=None if after is None else milliseconds("after", after, 0)))
 
     def reject(self, why: str = "rejected") -> Answer:
         """It is of no use: a dead letter, published to `$dead/GROUP/TOPIC` with the reason."""
-        return self._say(Verdict(dead=why_dead(why)))
+        return self._say(SettledAs(dead=why_dead(why)))
 
     def extend(self, invisible: Duration) -> Answer:
         """It is to be this consumer's for so long from now on: a timedelta, or seconds."""
-        return self._say(Verdict(invisible_ms=milliseconds("invisible", invisible)))
+        return self._say(SettledAs(invisible_ms=milliseconds("invisible", invisible)))
 
 
-class Delivery(Settled, Message):
+class Delivery(Settling, Message):
     """A message that was handed out to this consumer."""
 
     __slots__ = ("_at", "_hand")
@@ -55,14 +55,14 @@ class Delivery(Settled, Message):
         """How often it has been handed out, this time included."""
         return self._hand.deliveries
 
-    def _say(self, verdict: Verdict) -> Answer:
+    def _say(self, verdict: SettledAs) -> Answer:
         return self._hand.settle(self._at, verdict)
 
 
-SayOfAll = Callable[[list[Hand], Verdict], Answer]
+SayOfAll = Callable[[list[Hand], SettledAs], Answer]
 
 
-class Deliveries(Settled, Batch):
+class Deliveries(Settling, Batch):
     """Messages that were handed out together; len() is known, and each is decoded when it is iterated over."""
 
     __slots__ = ("_has_offsets", "_say_of_all", "hands")
@@ -83,5 +83,5 @@ class Deliveries(Settled, Batch):
             for at, record in zip(range(hand.first, hand.first + hand.number), records):  # noqa: B905 records go on
                 yield Delivery(record, at if has_offsets else None, store, hand, at)
 
-    def _say(self, verdict: Verdict) -> Answer:
+    def _say(self, verdict: SettledAs) -> Answer:
         return self._say_of_all(self.hands, verdict)

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from penstock.sdk.errors import AlreadySettled
 from store.wire import group_messages as wire
-from store.wire.base import Message
+from store.wire.base import WireMessage
 
 Place = tuple[int, int, int]  # serial, first queue_offset, number of messages
 
 
-class Verdict(NamedTuple):
+class SettledAs(NamedTuple):
     """What is said of a message: done with (the default), or one of the others."""
 
     invisible_ms: int | None = None  # it is this consumer's for so long from now on
@@ -26,7 +26,7 @@ class Verdict(NamedTuple):
     dead: str = ""  # why it is a dead letter
     unseen: bool = False  # nobody looked at it
 
-    def request(self, ref: int, places: Iterable[Place]) -> Message:
+    def request(self, ref: int, places: Iterable[Place]) -> WireMessage:
         receipts = [wire.Receipt(*place) for place in places]
         if self.invisible_ms is not None:
             return wire.ChangeInvisible(ref, receipts, self.invisible_ms)
@@ -35,8 +35,8 @@ class Verdict(NamedTuple):
         return wire.Ack(ref, receipts)
 
 
-ACK = Verdict()
-GIVE_BACK = Verdict(is_retry=True, delay_ms=0, unseen=True)
+ACK = SettledAs()
+GIVE_BACK = SettledAs(is_retry=True, delay_ms=0, unseen=True)
 
 
 class PendingVerdict:
@@ -44,7 +44,7 @@ class PendingVerdict:
 
     __slots__ = ("_waiting", "deadline_s", "error", "is_answered", "places", "stale", "verdict")
 
-    def __init__(self, verdict: Verdict, deadline_s: float) -> None:
+    def __init__(self, verdict: SettledAs, deadline_s: float) -> None:
         """`deadline_s`: until when somebody waits for the answer, monotonic."""
         self.verdict = verdict
         self.deadline_s = deadline_s
@@ -113,7 +113,7 @@ class Answer:
         )
 
 
-Say = Callable[["Hand", Verdict, Sequence[Place]], Answer]
+Say = Callable[["Hand", SettledAs, Sequence[Place]], Answer]
 
 
 class Hand:
@@ -129,7 +129,7 @@ class Hand:
         self._settled = bytearray(self.number)
         self._say = say
 
-    def settle(self, queue_offset: int, verdict: Verdict) -> Answer:
+    def settle(self, queue_offset: int, verdict: SettledAs) -> Answer:
         """Say something of one message; unless it is to be kept for longer, that was the last word. AlreadySettled."""
         at = queue_offset - self.first
         if self._settled[at]:
@@ -139,7 +139,7 @@ class Hand:
             self.left -= 1
         return self._say(self, verdict, ((self.serial, queue_offset, 1),))
 
-    def settle_rest(self, verdict: Verdict) -> list[Place]:
+    def settle_rest(self, verdict: SettledAs) -> list[Place]:
         """What of it is not settled, which now is, unless it is to be kept for longer."""
         if self.left == self.number:
             places = [(self.serial, self.first, self.number)]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from penstock.sdk.address import Address
-from penstock.sdk.credentials import Credentials
+from penstock.sdk.credentials import ClientCredentials
 from penstock.sdk.errors import BadOption, ConnectionLost, NotPermitted, StoreRefused, TimedOut
 from penstock.sdk.message_id import StorePlace
 from store.errors import HandshakeRefused, WireError
@@ -52,7 +52,7 @@ class LinkReader(Protocol):
 class ClientLink(AsyncioLink):
     """Owner of the connection. run() keeps it up."""
 
-    def __init__(self, address: Address, name: str, credentials: Credentials, timeout_s: float) -> None:
+    def __init__(self, address: Address, name: str, credentials: ClientCredentials, timeout_s: float) -> None:
         super().__init__(address, TIMES, log)
         self.requests = PendingRequests(request_rules(timeout_s), self._loop.time, self.wake)
         self.left_by = b""  # what its delayed messages say of who left them

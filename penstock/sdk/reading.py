@@ -85,7 +85,7 @@ class Reading:
 
     # --- asking
 
-    def _ask(self, message: wire.Message, answered: Callable[[wire.Message, Frame], None]) -> None:
+    def _ask(self, message: wire.WireMessage, answered: Callable[[wire.WireMessage, Frame], None]) -> None:
         def received(outcome: Outcome, frame: Frame) -> None:
             self._request = None
             if isinstance(outcome, Exception):
@@ -102,7 +102,7 @@ class Reading:
             self._scan()
             return
 
-        def sought(answer: wire.Message, _: Frame) -> None:
+        def sought(answer: wire.WireMessage, _: Frame) -> None:
             assert isinstance(answer, wire.Sought)
             if not answer.found:
                 self._seek(number, answer.log_offset)
@@ -129,7 +129,7 @@ class Reading:
             self._has_grown = False
         self._ask(wire.Scan(self._topic_filter, self._next, self._stop, ANSWER_BYTES, self._tag), self._scanned)
 
-    def _scanned(self, answer: wire.Message, frame: Frame) -> None:
+    def _scanned(self, answer: wire.WireMessage, frame: Frame) -> None:
         assert isinstance(answer, wire.Scanned)
         self._next = answer.next
         if answer.count:
@@ -152,7 +152,7 @@ class Reading:
     def _follow(self) -> None:
         """Be told when there is more."""
 
-        def following(answer: wire.Message, _: Frame) -> None:
+        def following(answer: wire.WireMessage, _: Frame) -> None:
             assert isinstance(answer, wire.Following)
             self._ref = answer.queues[0].ref
             self._has_grown = True  # what came since

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 from penstock.sdk.delivery import Deliveries, Delivery
 from penstock.sdk.errors import ClientError, ConnectionLost, TimedOut
-from penstock.sdk.hands import GIVE_BACK, Answer, Hand, PendingVerdict, Place, Verdict
+from penstock.sdk.hands import GIVE_BACK, Answer, Hand, PendingVerdict, Place, SettledAs
 from penstock.sdk.link import ClientLink
 from store.state.group_settings import GroupSettings
 from store.wire import group_messages as wire
@@ -33,7 +33,7 @@ PREFETCH = 2_000
 SURE_SHARE = 0.9  # of the invisible time: what was not looked at by then is left to others as well
 
 
-class Wanted(NamedTuple):
+class WantedMessages(NamedTuple):
     """Which messages."""
 
     topic_filter: str
@@ -51,7 +51,7 @@ class Subscription:
     Without that it ends with the loop. What was not acked by then goes to others at once.
     """
 
-    def __init__(self, link: ClientLink, wanted: Wanted) -> None:
+    def __init__(self, link: ClientLink, wanted: WantedMessages) -> None:
         self._link = link
         self._wanted = wanted
         self._has_offsets = not set("+#") & set(wanted.topic_filter)
@@ -76,7 +76,7 @@ class Subscription:
         self._taken: tuple[float, int] | None = None  # when the last batch was taken, and how many it had
         self._patience_s = 0.0  # until when its messages are to be looked at, by time.monotonic()
         # What was said of it.
-        self._saying: dict[Verdict, PendingVerdict] = {}  # in this turn of the loop
+        self._saying: dict[SettledAs, PendingVerdict] = {}  # in this turn of the loop
         self._unsent: list[PendingVerdict] = []
         self._unanswered: set[PendingVerdict] = set()
 
@@ -359,7 +359,7 @@ class Subscription:
 
     # --- saying what became of them
 
-    def _say(self, hand: Hand, verdict: Verdict, places: Sequence[Place]) -> Answer:
+    def _say(self, hand: Hand, verdict: SettledAs, places: Sequence[Place]) -> Answer:
         """What was said of some messages of a hand."""
         if verdict.invisible_ms is not None:
             hand.until_s = max(hand.until_s, monotonic() + verdict.invisible_ms / 1000)
@@ -371,7 +371,7 @@ class Subscription:
                 self._pop()
         return self._added(verdict, places)
 
-    def _say_of_all(self, hands: list[Hand], verdict: Verdict) -> Answer:
+    def _say_of_all(self, hands: list[Hand], verdict: SettledAs) -> Answer:
         places: list[Place] = []
         for hand in hands:
             rest = hand.settle_rest(verdict)
@@ -379,7 +379,7 @@ class Subscription:
             places += rest
         return self._added(verdict, places, is_known=True)
 
-    def _added(self, verdict: Verdict, places: Sequence[Place], is_known: bool = False) -> Answer:
+    def _added(self, verdict: SettledAs, places: Sequence[Place], is_known: bool = False) -> Answer:
         """To be said at the end of this turn of the loop, unless it is `is_known` already."""
         said = self._saying.get(verdict)
         if said is None:

@@ -10,12 +10,12 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gateway.auth.access import NO_REQUESTS, Access, Parts, PermissionSource
+from gateway.auth.access import NO_REQUESTS, Access, AccessParts, PermissionSource
 from gateway.auth.attempts import Attempts
 from gateway.auth.client_ids import ClientIds
 from gateway.auth.early import EarlyLogins
 from gateway.auth.fair_queue import FairQueue
-from gateway.auth.identity import Authenticator, Certificates, Refused
+from gateway.auth.identity import Authenticator, Certificates, LoginRefused
 from gateway.auth.limited import Limited
 from gateway.auth.passwords import PasswordCheck, Remembered
 from gateway.auth.settings import AuthSettings, are_permissions_configured, is_auth_configured
@@ -135,10 +135,10 @@ class AccessLoader:
 
     # --- building
 
-    def _parts(self) -> Parts:
+    def _parts(self) -> AccessParts:
         settings, files = self._settings, self._files
         authenticators = self._authenticators(files)
-        return Parts(
+        return AccessParts(
             tuple(authenticators),
             files.passwords,
             files.permissions,
@@ -176,7 +176,7 @@ class AccessLoader:
             cache = TimedCache[Any](settings.http_cache_entries, settings.http_cache_s, self._clock)
             most_rules = settings.max_client_rules
             hook = ConnectHook(self._http, settings.http_connect_url, self._breaker(), cache, most_rules)
-            full = Refused(
+            full = LoginRefused(
                 "auth.http_connect_url gave no answer: too many requests wait", ReasonCode.SERVER_UNAVAILABLE
             )
             found.append(Limited(hook, self._attempts, self._hooks, settings.http_max_waiting, full))

@@ -33,7 +33,7 @@ Array = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Parts:
+class ColumnParts:
     """Some bytes of each message: where they begin, and their length (-1: absent)."""
 
     starts: Array
@@ -117,39 +117,39 @@ class Messages:
     # --- parts of the record, in their order
 
     @cached_property
-    def topic(self) -> Parts:
-        return Parts(self.positions + RECORD_HEADER_BYTES, self._lengths("<u2", 26))
+    def topic(self) -> ColumnParts:
+        return ColumnParts(self.positions + RECORD_HEADER_BYTES, self._lengths("<u2", 26))
 
     @cached_property
-    def client_id(self) -> Parts:
+    def client_id(self) -> ColumnParts:
         return self._after(self.topic, "<u2", 28)
 
     @cached_property
-    def attributes(self) -> Parts:
+    def attributes(self) -> ColumnParts:
         return self._after(self.client_id, "<u2", 30)
 
     @cached_property
-    def properties(self) -> Parts:
+    def properties(self) -> ColumnParts:
         return self._after(self.attributes, "<u4", 32)
 
     @cached_property
-    def payload(self) -> Parts:
+    def payload(self) -> ColumnParts:
         return self._after(self.properties, "<u4", 36)
 
     def _lengths(self, dtype: str, at: int) -> NDArray[np.int32]:
         return self._header(dtype, at).astype(np.int32)
 
-    def _after(self, part: Parts, dtype: str, at: int) -> Parts:
-        return Parts(part.starts + part.lengths, self._lengths(dtype, at))
+    def _after(self, part: ColumnParts, dtype: str, at: int) -> ColumnParts:
+        return ColumnParts(part.starts + part.lengths, self._lengths(dtype, at))
 
     @cached_property
-    def _found_properties(self) -> tuple[list[Parts], NDArray[np.int32]]:
+    def _found_properties(self) -> tuple[list[ColumnParts], NDArray[np.int32]]:
         """Content type, response topic and correlation data, and the number of user properties."""
         found = np.empty((3, len(self)), np.int64)
         sizes = np.empty((3, len(self)), np.int32)
         pair_counts = np.empty(len(self), np.int32)
         find_properties(self.data, self.properties.starts, self.properties.lengths, found, sizes, pair_counts)
-        return [Parts(starts, lengths) for starts, lengths in zip(found, sizes, strict=True)], pair_counts
+        return [ColumnParts(starts, lengths) for starts, lengths in zip(found, sizes, strict=True)], pair_counts
 
     def distinct_topics(self) -> tuple[list[bytes], NDArray[np.int32]]:
         """The distinct topics, and for each message the index of its topic."""
@@ -162,8 +162,8 @@ class Messages:
         """A column of COLUMNS, by name."""
         return COLUMNS[name].build(self)
 
-    def binary(self, parts: Parts, type_: pa.DataType) -> pa.Array:
-        """Parts as an array of strings or binaries."""
+    def binary(self, parts: ColumnParts, type_: pa.DataType) -> pa.Array:
+        """The bytes as an array of strings or binaries."""
         offsets = np.empty(len(parts.starts) + 1, np.int32)
         missing = parts.lengths < 0
         present = np.where(missing, 0, parts.lengths) if (any_missing := bool(missing.any())) else parts.lengths
@@ -210,7 +210,7 @@ class Messages:
             return pa.nulls(len(self), pa.string())
         starts, sizes = np.empty(len(self), np.int64), np.empty(len(self), np.int32)
         find_attribute(self.data, self.attributes.starts, self.attributes.lengths, Attribute.KEY, starts, sizes)
-        return self.binary(Parts(starts, sizes), pa.string())
+        return self.binary(ColumnParts(starts, sizes), pa.string())
 
     def _property(self, row: int, type_: pa.DataType) -> pa.Array:
         if not self.properties.lengths.any():
@@ -224,7 +224,7 @@ class Messages:
         found = np.empty((2, int(offsets[-1])), np.int64)
         sizes = np.empty((2, int(offsets[-1])), np.int32)
         find_pairs(self.data, self.properties.starts, self.properties.lengths, found, sizes)
-        sides = [self.binary(Parts(found[i], sizes[i]), pa.string()) for i in range(2)]
+        sides = [self.binary(ColumnParts(found[i], sizes[i]), pa.string()) for i in range(2)]
         pairs = pa.StructArray.from_arrays(sides, fields=list(PAIRS.value_type))
         return pa.ListArray.from_arrays(pa.array(offsets), pairs).cast(PAIRS)
 

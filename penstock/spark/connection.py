@@ -14,10 +14,9 @@ from types import TracebackType
 from typing import TypeVar
 
 from penstock.sdk.address import Address
-from penstock.spark.errors import RequestFailed, StoreAway, StoreRefusesUs
-from store.errors import HandshakeRefused, WireError
-from store.errors import StoreAway as LinkLost
-from store.wire.base import Message
+from penstock.spark.errors import RequestFailed, StoreRefusesUs, StoreUnreachable
+from store.errors import HandshakeRefused, StoreAway, WireError
+from store.wire.base import WireMessage
 from store.wire.client.blocking_link import BlockingLink, BlockingTimes, open_socket
 from store.wire.client.request_errors import RequestErrors
 from store.wire.frames import Frame
@@ -29,12 +28,12 @@ SILENT_S = 10.0  # a store that sends no byte for so long, and no answer to a Pi
 IDLE_S = 60.0  # a connection without a request for so long is closed; the next request makes another one
 PAUSE_S = 0.1  # before the next attempt
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=WireMessage)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Store:
+class StoreAccess:
     """Where a store is, the credentials for it, and how many seconds to wait for one that is away. Can be pickled."""
 
     address: Address
@@ -47,12 +46,12 @@ class Store:
     key: str | None = None
     namespace: str = "*"  # of the Hello; * for the names of the log
 
-    def connect(self, name: str = "") -> Connection:
+    def connect(self, name: str = "") -> SparkConnection:
         """`name`: under which the store knows what was published; by default a new one."""
-        return Connection(self, name or f"spark-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}")
+        return SparkConnection(self, name or f"spark-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}")
 
     def link(self, name: str) -> BlockingLink:
-        """One connection that the store has let in. Raises StoreAway or StoreRefusesUs."""
+        """One connection that the store has let in. Raises StoreUnreachable or StoreRefusesUs."""
         url = self.address.url
         times = BlockingTimes(CONNECT_TIMEOUT_S, SILENT_S, IDLE_S)
         hello = Hello(list(VERSIONS), Role.CLIENT, name, self.token, self.user, self.password, namespace=self.namespace)
@@ -65,11 +64,11 @@ class Store:
         except ssl.SSLError as error:
             raise StoreRefusesUs(f"{url}: {error.reason}; see tlsCertFile, tlsKeyFile and tlsCaFile") from None
         except OSError as error:
-            raise StoreAway(f"{url}: cannot connect ({error.strerror or error}); is it running?") from None
+            raise StoreUnreachable(f"{url}: cannot connect ({error.strerror or error}); is it running?") from None
         except HandshakeRefused as error:
             raise StoreRefusesUs(f"{url}: {error}") from None
-        except (LinkLost, WireError) as error:
-            raise StoreAway(f"{url}: {error}") from None
+        except (StoreAway, WireError) as error:
+            raise StoreUnreachable(f"{url}: {error}") from None
 
     def _trusted(self) -> ssl.SSLContext:
         trusted = ssl.create_default_context(cafile=self.ca_file)
@@ -78,27 +77,27 @@ class Store:
         return trusted
 
 
-class Connection:
-    """Asks a store. Every method raises StoreAway, once it was away for too long; StoreRefusesUs; RequestFailed."""
+class SparkConnection:
+    """Asks a store. Every method raises StoreUnreachable, StoreRefusesUs or RequestFailed."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: StoreAccess, name: str) -> None:
         self.store = store
         self.name = name
         self._url = store.address.url
         self._errors = RequestErrors(lambda code, message: RequestFailed(code, f"{self._url}: {message}"))
         self._link: BlockingLink | None = None
-        self._ahead: Message | None = None  # a request that was sent, and whose answer was not waited for
+        self._ahead: WireMessage | None = None  # a request that was sent, and whose answer was not waited for
 
     @property
     def welcome(self) -> Welcome:
         """The Welcome of the current connection; without one, a connection is made."""
         return self._patiently(lambda: self._connected().welcome)
 
-    def call(self, request: Message, kind: type[M], records: bytes = b"") -> M:
+    def call(self, request: WireMessage, kind: type[M], records: bytes = b"") -> M:
         """Ask, and wait for the answer."""
         return self.call_for_records(request, kind, records)[0]
 
-    def call_for_records(self, request: Message, kind: type[M], records: bytes = b"") -> tuple[M, memoryview]:
+    def call_for_records(self, request: WireMessage, kind: type[M], records: bytes = b"") -> tuple[M, memoryview]:
         """Ask, and wait for the answer and the records behind it."""
         frame = self._patiently(lambda: self._answer(request, records))
         try:
@@ -106,14 +105,14 @@ class Connection:
         except WireError as error:
             raise RequestFailed("", f"{self._url}: {error}") from None
 
-    def ask_ahead(self, request: Message) -> None:
+    def ask_ahead(self, request: WireMessage) -> None:
         """Send the request that will be called for next, so that the store answers meanwhile."""
         if self._link is not None and self._ahead is None:
-            with suppress(LinkLost):  # the call finds out
+            with suppress(StoreAway):  # the call finds out
                 self._link.send(request, 1)
                 self._ahead = request
 
-    def _answer(self, request: Message, records: bytes) -> Frame:
+    def _answer(self, request: WireMessage, records: bytes) -> Frame:
         link = self._connected()
         if self._ahead is not None and self._ahead != request:
             link.receive()
@@ -134,14 +133,14 @@ class Connection:
         while True:
             try:
                 return work()
-            except StoreAway:
+            except StoreUnreachable:
                 self.close()
                 if time.monotonic() > deadline_s:
                     raise
-            except (LinkLost, WireError) as error:
+            except (StoreAway, WireError) as error:
                 self.close()
                 if time.monotonic() > deadline_s:
-                    raise StoreAway(f"{self._url}: {error}") from None
+                    raise StoreUnreachable(f"{self._url}: {error}") from None
             time.sleep(PAUSE_S)
 
     def close(self, goodbye: str = "") -> None:
@@ -150,7 +149,7 @@ class Connection:
             self._link.close(goodbye)
             self._link = None
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> SparkConnection:
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:

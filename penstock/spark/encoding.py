@@ -47,7 +47,7 @@ Sizes = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Parts:
+class RowParts:
     """Some bytes of each row: where they begin in `data`, and their length."""
 
     data: NDArray[np.uint8]
@@ -55,7 +55,7 @@ class Parts:
     lengths: Sizes
 
     @classmethod
-    def of(cls, column: pa.Array) -> Parts:
+    def of(cls, column: pa.Array) -> RowParts:
         """The parts of strings or binaries; empty for a null."""
         if not len(column):
             return cls(np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int32))
@@ -68,7 +68,7 @@ class Parts:
         return cls(data, offsets[:-1].astype(np.int64), lengths)
 
     @classmethod
-    def fixed(cls, rows: NDArray[np.void], present: NDArray[np.bool_] | None = None) -> Parts:
+    def fixed(cls, rows: NDArray[np.void], present: NDArray[np.bool_] | None = None) -> RowParts:
         """One element of a structured array for each row; empty for rows that are not `present`."""
         size = rows.dtype.itemsize
         lengths = np.full(len(rows), size, np.int32)
@@ -77,7 +77,7 @@ class Parts:
         return cls(rows.view(np.uint8), np.arange(len(rows), dtype=np.int64) * size, lengths)
 
 
-def joined(columns: list[Parts], count: int, align: int = 1) -> Parts:
+def joined(columns: list[RowParts], count: int, align: int = 1) -> RowParts:
     """For each row its parts one behind the other, with zeros up to a multiple of `align`."""
     lengths = np.zeros(count, np.int64)
     for column in columns:
@@ -89,7 +89,7 @@ def joined(columns: list[Parts], count: int, align: int = 1) -> Parts:
     at = starts.copy()
     for column in columns:
         scatter(column.data, column.starts, column.lengths, data, at)
-    return Parts(data, starts, lengths.astype(np.int32))
+    return RowParts(data, starts, lengths.astype(np.int32))
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Encoder:
         )
         attributes = self._attributes(batch, topics)
         properties = self._properties(batch, topics)
-        payload = Parts.of(payloads)
+        payload = RowParts.of(payloads)
         headers = np.zeros(count, HEADER)
         headers["type"], headers["flags"] = RecordType.MESSAGE, self._flags(batch, topics)
         for name, parts in (("topic", topic), ("attributes", attributes), ("properties", properties)):
@@ -130,12 +130,12 @@ class Encoder:
             part.lengths.astype(np.int64) for part in (topic, attributes, properties, payload)
         )
         headers["length"] = content + -content % 8
-        records = joined([Parts.fixed(headers), topic, attributes, properties, payload], count, 8)
+        records = joined([RowParts.fixed(headers), topic, attributes, properties, payload], count, 8)
         self._check(records, topics)
         self._rows += count
         return records.data.tobytes()
 
-    def _topics(self, batch: pa.RecordBatch) -> tuple[pa.Array, Parts]:
+    def _topics(self, batch: pa.RecordBatch) -> tuple[pa.Array, RowParts]:
         if self._defaults.topic is not None:
             topics = pa.repeat(pa.scalar(self._defaults.topic), batch.num_rows)
         else:
@@ -156,8 +156,8 @@ class Encoder:
         behind = pc.replace_substring_regex(texts, "^([^$]|$)", r"/\1")
         return pc.binary_join_element_wise(names.prefix, behind, "")
 
-    def _sized(self, name: str, column: pa.Array, topics: pa.Array, most_bytes: int = MOST_TEXT_BYTES) -> Parts:
-        parts = Parts.of(column)
+    def _sized(self, name: str, column: pa.Array, topics: pa.Array, most_bytes: int = MOST_TEXT_BYTES) -> RowParts:
+        parts = RowParts.of(column)
         self._refuse_where(parts.lengths > most_bytes, topics, f"{name}: longer than {most_bytes} bytes")
         return parts
 
@@ -174,7 +174,7 @@ class Encoder:
         found: NDArray[np.uint8] = (flags + retain * int(RecordFlag.RETAIN)).astype(np.uint8)
         return found
 
-    def _attributes(self, batch: pa.RecordBatch, topics: pa.Array) -> Parts:
+    def _attributes(self, batch: pa.RecordBatch, topics: pa.Array) -> RowParts:
         count = batch.num_rows
         if "key" not in batch.schema.names:
             return joined([], count)
@@ -182,9 +182,9 @@ class Encoder:
         parts = self._sized("key", keys, topics, 1024)
         heads = np.empty(count, _ATTRIBUTE)
         heads["tag"], heads["length"] = Attribute.KEY, parts.lengths
-        return joined([Parts.fixed(heads, _is_valid(keys)), parts], count)
+        return joined([RowParts.fixed(heads, _is_valid(keys)), parts], count)
 
-    def _properties(self, batch: pa.RecordBatch, topics: pa.Array) -> Parts:
+    def _properties(self, batch: pa.RecordBatch, topics: pa.Array) -> RowParts:
         parts = []
         for name, identifier in (
             ("content_type", CONTENT_TYPE),
@@ -196,13 +196,13 @@ class Encoder:
                 values = self._sized(name, column, topics)
                 heads = np.empty(batch.num_rows, _PROPERTY)
                 heads["identifier"], heads["length"] = identifier, values.lengths
-                parts += [Parts.fixed(heads, _is_valid(column)), values]
+                parts += [RowParts.fixed(heads, _is_valid(column)), values]
         for name in ("user_properties", "headers"):
             if name in batch.schema.names:
                 parts.append(self._pairs(name, batch.column(name), topics))
         return joined(parts, batch.num_rows)
 
-    def _pairs(self, name: str, column: pa.Array, topics: pa.Array) -> Parts:
+    def _pairs(self, name: str, column: pa.Array, topics: pa.Array) -> RowParts:
         """All pairs as properties one behind the other, and the bytes of each row among them."""
         offsets = column.offsets.to_numpy().astype(np.int64)
         if pa.types.is_map(column.type):
@@ -215,7 +215,7 @@ class Encoder:
         sides = []
         for side, dtype, values in (("key", _PROPERTY, keys), ("value", _LENGTH, items)):
             wrong = np.zeros(len(column), np.bool_)
-            parts = Parts.of(values)
+            parts = RowParts.of(values)
             bad = values.is_null().to_numpy(zero_copy_only=False) | (parts.lengths > MOST_TEXT_BYTES)
             inside = (owner >= 0) & (owner < len(column))
             wrong[owner[bad & inside]] = True
@@ -228,15 +228,15 @@ class Encoder:
             if side == "key":
                 heads["identifier"] = USER_PROPERTY
             heads["length"] = parts.lengths
-            sides += [Parts.fixed(heads), parts]
+            sides += [RowParts.fixed(heads), parts]
         flat = joined(sides, count)
         ends = np.append(flat.starts, len(flat.data))
         starts = ends[offsets[:-1]]
         lengths = (ends[offsets[1:]] - starts).astype(np.int32)
         lengths[~_is_valid(column)] = 0
-        return Parts(flat.data, starts, lengths)
+        return RowParts(flat.data, starts, lengths)
 
-    def _check(self, records: Parts, topics: pa.Array) -> None:
+    def _check(self, records: RowParts, topics: pa.Array) -> None:
         """Check the records as the store does. Raises BadRow."""
         reserved = pc.starts_with(topics.cast(pa.binary()), RESERVED)
         self._refuse_where(reserved, topics, "topic: what begins with $SYS is for the server to publish")

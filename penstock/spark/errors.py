@@ -10,7 +10,7 @@ class SparkSourceError(PenstockError):
     """Base of the Spark source's errors."""
 
 
-class BadOption(SparkSourceError):
+class BadSparkOption(SparkSourceError):
     """An option or the schema asks for something that does not exist."""
 
 
@@ -73,7 +73,7 @@ class AnotherLog(SparkSourceError):
         )
 
 
-class StoreAway(SparkSourceError):
+class StoreUnreachable(SparkSourceError):
     """No store has answered at its address within the timeout."""
 
 

@@ -26,7 +26,7 @@ from penstock.spark.errors import DataLost, ExportUnusable, SparkSourceError
 from penstock.spark.folder import LogFolder
 from penstock.spark.manifest import (
     FILES,
-    Manifest,
+    ExportManifest,
     delete_leftovers,
     locked,
     new_files,
@@ -51,11 +51,11 @@ class Export:
     step_bytes: int = STEP_BYTES
     allow_gap: bool = False
 
-    def run(self, spark: SparkSession, say: Say) -> Manifest:
+    def run(self, spark: SparkSession, say: Say) -> ExportManifest:
         """Export everything in the log that is not in the manifest yet. Raises SparkSourceError."""
         with locked(self.target):
             log = LogFolder(self.data)
-            manifest = read_manifest(self.target) or Manifest(log.base(), log.base())
+            manifest = read_manifest(self.target) or ExportManifest(log.base(), log.base())
             removed = delete_leftovers(self.target, manifest)
             if removed:
                 say(f"removed {removed:,} files that an unfinished export has left")

@@ -34,7 +34,7 @@ _CREATED_AT, _IDENTITY_AT = slice(32, 40), slice(40, 40 + IDENTITY_BYTES)  # of 
 _TYPE_AT = 24  # of a record's header
 
 
-class Piece(NamedTuple):
+class FolderPiece(NamedTuple):
     """Whole verified records; `data` begins at `log_offset`, and is overwritten by the next piece."""
 
     log_offset: int
@@ -130,7 +130,7 @@ class LogFolder:
         if self.end() < reaches:
             self._known_end = known
 
-    def pieces(self, start: int, end: int, skips_lost: bool = False) -> Iterator[Piece]:
+    def pieces(self, start: int, end: int, skips_lost: bool = False) -> Iterator[FolderPiece]:
         """All records that begin in [start, end); `end` existed before. A last batch may reach past it.
 
         `start` is the log_offset of a record, or lies between two segments. Records that retention has dropped raise
@@ -156,7 +156,7 @@ class LogFolder:
         for piece in self.pieces(start, end, skips_lost):
             yield piece.messages().before(end)
 
-    def _of_segment(self, segment: SegmentFile, start: int, end: int | None) -> Iterator[Piece]:
+    def _of_segment(self, segment: SegmentFile, start: int, end: int | None) -> Iterator[FolderPiece]:
         """Records that begin in [start, end); without an end, as far as they are complete."""
         with segment.path.open("rb") as file:
             limit = segment.end or segment.base + os.fstat(file.fileno()).st_size
@@ -169,7 +169,7 @@ class LogFolder:
                     if end is None:
                         return
                     raise LogDamaged(segment.path, at, reason or "cut off")
-                yield Piece(at, data, last_ms)
+                yield FolderPiece(at, data, last_ms)
                 at += len(data)
 
     def _read(self, fd: int, base: int, at: int, limit: int, most: int) -> tuple[NDArray[np.uint8], int, str | None]:

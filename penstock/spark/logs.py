@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from penstock.spark.folder import LogFolder
 from penstock.spark.options import Request
-from penstock.spark.queue_offsets import QueueOffsets, queue_offsets
+from penstock.spark.queue_offsets import TopicCounter, queue_offsets
 from penstock.spark.remote import RemoteLog
 
 Log: TypeAlias = LogFolder | RemoteLog
@@ -31,10 +31,10 @@ def opened(request: Request) -> Iterator[Log]:
 
 
 @contextmanager
-def counted_from(log: Log, start: int) -> Iterator[QueueOffsets | None]:
+def counted_from(log: Log, start: int) -> Iterator[TopicCounter | None]:
     """Queue positions at `start`, or at a place before it from which to count. None: unknown."""
     if isinstance(log, RemoteLog):
-        yield QueueOffsets(start, lambda topics: log.queue_offsets(start, topics))
+        yield TopicCounter(start, lambda topics: log.queue_offsets(start, topics))
         return
     with queue_offsets(log, start) as offsets:
         yield offsets

@@ -34,7 +34,7 @@ class ExportedFile:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class ExportManifest:
     """The exported messages: those in [start, until) of the log, in these files."""
 
     start: int
@@ -45,11 +45,11 @@ class Manifest:
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
 
-    def with_files(self, until: int, added: list[ExportedFile]) -> "Manifest":
+    def with_files(self, until: int, added: list[ExportedFile]) -> "ExportManifest":
         return replace(self, until=until, files=(*self.files, *added))
 
 
-def read_manifest(target: Path) -> Manifest | None:
+def read_manifest(target: Path) -> ExportManifest | None:
     """The current manifest; None if nothing was exported yet. Raises ExportUnusable."""
     try:
         text = (target / NAME).read_text()
@@ -61,12 +61,12 @@ def read_manifest(target: Path) -> Manifest | None:
         found = json.loads(text)
         if found["version"] != VERSION:
             raise ExportUnusable(target / NAME, f"has version {found['version']}, this program knows {VERSION}")
-        return Manifest(found["start"], found["until"], tuple(ExportedFile(**file) for file in found["files"]))
+        return ExportManifest(found["start"], found["until"], tuple(ExportedFile(**file) for file in found["files"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ExportUnusable(target / NAME, f"is no manifest ({error})") from error
 
 
-def write_manifest(target: Path, manifest: Manifest) -> None:
+def write_manifest(target: Path, manifest: ExportManifest) -> None:
     """Replace the manifest, durably."""
     content = {"version": VERSION, **asdict(manifest)}
     new = target / (NAME + ".new")
@@ -98,7 +98,7 @@ def locked(target: Path) -> Iterator[None]:
         yield
 
 
-def new_files(target: Path, manifest: Manifest) -> list[ExportedFile]:
+def new_files(target: Path, manifest: ExportManifest) -> list[ExportedFile]:
     """The files that are not in the manifest yet, with the numbers in their footers."""
     known = {file.path for file in manifest.files}
     return [
@@ -116,7 +116,7 @@ def _look_at(root: Path, path: Path) -> ExportedFile:
     return ExportedFile(str(path.relative_to(root)), footer.num_rows, path.stat().st_size, *ends)
 
 
-def delete_leftovers(target: Path, manifest: Manifest) -> int:
+def delete_leftovers(target: Path, manifest: ExportManifest) -> int:
     """Delete the files that a killed export has left; returns how many."""
     known = {file.path for file in manifest.files}
     root = target / FILES

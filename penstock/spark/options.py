@@ -12,8 +12,8 @@ from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.topics import validate_topic_filter, validate_topic_name
 from lightqueue.queues.matching import any_of, has_wildcard, literal_prefix
 from penstock.spark.columns import COLUMNS
-from penstock.spark.connection import Store
-from penstock.spark.errors import BadOption
+from penstock.spark.connection import StoreAccess
+from penstock.spark.errors import BadSparkOption
 from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, namespace_of, store_of
 from store.namespaces import DEFAULT, MARK, Namespace, is_reserved
 
@@ -48,7 +48,7 @@ class Request:
     max_per_trigger: int | None
     fail_on_data_loss: bool
     push_filters: bool
-    store: Store | None = None  # the store to read, instead of the folder `path`
+    store: StoreAccess | None = None  # the store to read, instead of the folder `path`
     consumer_name: str = ""  # the name under which the store shows the stream's position
     only_topics: frozenset[bytes] | None = None  # topics that Spark pushed down, by names of the log
     names: Namespace = DEFAULT  # names for the rows; topic filters are by names of the log
@@ -103,11 +103,11 @@ OPTIONS = (
 
 
 def parse_options(options: Mapping[str, str]) -> Request:
-    """Raises BadOption."""
+    """Raises BadSparkOption."""
     given = {name.lower(): value for name, value in options.items()}
     unknown = given.keys() - {name.lower() for name in OPTIONS}
     if unknown:
-        raise BadOption(f"unknown option '{min(unknown)}'; there are {', '.join(OPTIONS)}")
+        raise BadSparkOption(f"unknown option '{min(unknown)}'; there are {', '.join(OPTIONS)}")
     path = given.get("path", "")
     names = namespace_of(given)
     store = store_of(path, given) if is_address(path) else None
@@ -129,19 +129,19 @@ def parse_options(options: Mapping[str, str]) -> Request:
 
 def _path(path: str) -> str:
     if not path:
-        raise BadOption(
+        raise BadSparkOption(
             'load() wants the data folder of a Penstock server, such as load("/var/lib/penstock"), '
             'or the address of a store, such as load("penstock://localhost:7700")'
         )
     return os.path.abspath(path.removeprefix("file://"))  # as the driver resolves it: workers may run elsewhere
 
 
-def _consumer_name(given: Mapping[str, str], store: Store | None) -> str:
+def _consumer_name(given: Mapping[str, str], store: StoreAccess | None) -> str:
     name = given.get("consumername", "")
     if name and store is None:
-        raise BadOption("consumerName: only a store that runs can show it; give load() its address")
+        raise BadSparkOption("consumerName: only a store that runs can show it; give load() its address")
     if len(name) > MOST_NAME_CHARACTERS:
-        raise BadOption(f"consumerName: at most {MOST_NAME_CHARACTERS} characters")
+        raise BadSparkOption(f"consumerName: at most {MOST_NAME_CHARACTERS} characters")
     return name
 
 
@@ -155,11 +155,11 @@ def _topic_filters(given: Mapping[str, str], names: Namespace | None) -> tuple[s
             try:
                 validate(text, name)
             except ProtocolError as error:
-                raise BadOption(f"'{text}': {error}") from None
+                raise BadSparkOption(f"'{text}': {error}") from None
             if text.startswith("$share/"):
-                raise BadOption(f"'{text}': shared subscriptions are for MQTT clients; leave $share/NAME/ out")
+                raise BadSparkOption(f"'{text}': shared subscriptions are for MQTT clients; leave $share/NAME/ out")
             if names is not None and is_reserved(text):
-                raise BadOption(f"'{text}': with the option namespace, names do not begin with {MARK}")
+                raise BadSparkOption(f"'{text}': with the option namespace, names do not begin with {MARK}")
             found.append(names.topic(text) if names is not None else text)
     return tuple(found)
 
@@ -175,14 +175,14 @@ def _texts(name: str, value: str | None) -> list[str]:
     except ValueError:
         texts = None
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise BadOption(f"{name} '{value}': give several as a JSON list, such as json.dumps(['line/1', 'line/2'])")
+        raise BadSparkOption(f"{name} '{value}': give several as a JSON list, such as json.dumps(['line/1', 'line/2'])")
     return texts
 
 
 def _place(given: Mapping[str, str], side: str) -> At | None:
     offsets, timestamp = given.get(f"{side}offsets"), given.get(f"{side}timestamp")
     if offsets is not None and timestamp is not None:
-        raise BadOption(f"{side}Offsets and {side}Timestamp exclude each other; give one of them")
+        raise BadSparkOption(f"{side}Offsets and {side}Timestamp exclude each other; give one of them")
     if timestamp is not None:
         return At(timestamp_ms=_time_ms(f"{side}Timestamp", timestamp))
     if offsets is None:
@@ -194,7 +194,9 @@ def _place(given: Mapping[str, str], side: str) -> At | None:
     except ValueError:
         position = None
     if not isinstance(position, dict) or list(position) != [LOG_POSITION] or not _is_offset(position[LOG_POSITION]):
-        raise BadOption(f"{side}Offsets '{offsets}': use earliest, latest, or a log_offset as in {{\"log\": 4096}}")
+        raise BadSparkOption(
+            f"{side}Offsets '{offsets}': use earliest, latest, or a log_offset as in {{\"log\": 4096}}"
+        )
     return At(log_offset=position[LOG_POSITION])
 
 
@@ -212,7 +214,7 @@ def _time_ms(name: str, text: str) -> int:
             return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
         pass
-    raise BadOption(f"{name} '{text}': use -90s, -15m, -1h, -7d or an RFC 3339 time such as 2026-11-21T15:00:00Z")
+    raise BadSparkOption(f"{name} '{text}': use -90s, -15m, -1h, -7d or an RFC 3339 time such as 2026-11-21T15:00:00Z")
 
 
 def _columns(value: str | None) -> tuple[str, ...]:
@@ -221,9 +223,9 @@ def _columns(value: str | None) -> tuple[str, ...]:
     names = tuple(name.strip() for name in value.split(","))
     for name in names:
         if name not in COLUMNS:
-            raise BadOption(f"columns '{value}': there is no '{name}'; there are {', '.join(COLUMNS)}")
+            raise BadSparkOption(f"columns '{value}': there is no '{name}'; there are {', '.join(COLUMNS)}")
     if len(set(names)) < len(names):
-        raise BadOption(f"columns '{value}': each one once")
+        raise BadSparkOption(f"columns '{value}': each one once")
     return names
 
 
@@ -232,7 +234,7 @@ def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"\d{1,19}", text) or not 1 <= int(text) <= most:
-        raise BadOption(f"{name} '{text}': use a number from 1 to {most}")
+        raise BadSparkOption(f"{name} '{text}': use a number from 1 to {most}")
     return int(text)
 
 
@@ -241,5 +243,5 @@ def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() not in ("true", "false"):
-        raise BadOption(f"{name} '{text}': use true or false")
+        raise BadSparkOption(f"{name} '{text}': use true or false")
     return text.lower() == "true"

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from lightqueue.queues.matching import any_of
 from penstock.spark.columns import Messages
-from penstock.spark.connection import Store
-from penstock.spark.errors import BadOption, RequestFailed, SparkSourceError
+from penstock.spark.connection import StoreAccess
+from penstock.spark.errors import BadSparkOption, RequestFailed, SparkSourceError
 from store.records._columns import find_messages, gather
 from store.records.records import KEPT_CHANGES, RECORD_HEADER_BYTES, TOPIC_UNIT_BYTES, RecordFlag
 from store.wire.log_messages import Segments, SegmentsFound
@@ -46,10 +46,10 @@ class Most(NamedTuple):
         return size_bytes <= self.size_bytes and changes <= self.changes
 
 
-class Publisher:
-    """Publishes under a name. Raises StoreAway, StoreRefusesUs, RequestFailed, BadOption."""
+class SparkPublisher:
+    """Publishes under a name. Raises StoreUnreachable, StoreRefusesUs, RequestFailed, BadSparkOption."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: StoreAccess, name: str) -> None:
         """`name`: empty for a unique one."""
         self._connection = store.connect(name)
         self._patience_s = store.patience_s
@@ -64,7 +64,7 @@ class Publisher:
         messages = self._ready(records)
         parts = list(_parts(messages, self._most)) if len(messages) else []
         if len(parts) >= APPENDS_PER_EPOCH:
-            raise BadOption(f"epoch {epoch} has {len(records)} bytes of messages; lower maxOffsetsPerTrigger")
+            raise BadSparkOption(f"epoch {epoch} has {len(records)} bytes of messages; lower maxOffsetsPerTrigger")
         first = epoch * APPENDS_PER_EPOCH + 1
         for number, part in enumerate(parts, first):
             is_last = number - first == len(parts) - 1

@@ -23,7 +23,7 @@ from store.settings import StoreSettings
 LEVELS_LOOKED_AT = 64  # for a message near the log's end
 
 
-class QueueOffsets:
+class TopicCounter:
     """Counts queue positions of topics from log_offset `start` on. Remembers a number for each topic seen."""
 
     def __init__(self, start: int, at_start: Callable[[list[bytes]], Iterable[int]]) -> None:
@@ -52,7 +52,7 @@ class QueueOffsets:
 
 
 @contextmanager
-def queue_offsets(log: LogFolder, start: int) -> Iterator[QueueOffsets | None]:
+def queue_offsets(log: LogFolder, start: int) -> Iterator[TopicCounter | None]:
     """Queue positions at `start`, or at a place before it from which to count. None: unknown.
 
     Raises IndexUnreadable.
@@ -62,11 +62,11 @@ def queue_offsets(log: LogFolder, start: int) -> Iterator[QueueOffsets | None]:
         if index is not None:
             anchor = min(start, index.applied_offset)
             queues = queues_of(index, log)
-            yield QueueOffsets(
+            yield TopicCounter(
                 anchor, lambda topics: [queues.position_of(queues.topic_queue(topic), anchor) for topic in topics]
             )
         elif log.base() == 0:
-            yield QueueOffsets(0, lambda topics: [0] * len(topics))
+            yield TopicCounter(0, lambda topics: [0] * len(topics))
         else:
             yield None
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from penstock.spark.columns import Messages
-from penstock.spark.connection import Store
+from penstock.spark.connection import StoreAccess
 from penstock.spark.errors import DataLost, ReadDamaged, RequestFailed
 from store.records._columns import verify_each
 from store.records._records import verify
@@ -34,9 +34,9 @@ MOST_TOPIC_BYTES = 128 << 10
 
 
 class RemoteLog:
-    """The log of a running store. Raises StoreAway if there is none, DataLost, ReadDamaged."""
+    """The log of a running store. Raises StoreUnreachable if there is none, DataLost, ReadDamaged."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: StoreAccess) -> None:
         self.path = store.address.url
         self._store = store
         self._connection = store.connect()

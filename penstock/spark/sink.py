@@ -21,10 +21,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BooleanType, IntegralType, StructType
 
 from penstock.spark.columns import COLUMNS
-from penstock.spark.connection import Store
+from penstock.spark.connection import StoreAccess
 from penstock.spark.encoding import Defaults, Encoder
-from penstock.spark.errors import BadOption
-from penstock.spark.publishing import Publisher
+from penstock.spark.errors import BadSparkOption
+from penstock.spark.publishing import SparkPublisher
 from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, namespace_of, store_of
 from penstock.spark.workers import keep_modules
 from store.wire.base import PRODUCER
@@ -40,7 +40,7 @@ QUERY_ID = "sql.streaming.queryId"  # a local property of a query's tasks
 class Target:
     """The store that rows go to, and defaults for them. Can be pickled."""
 
-    store: Store
+    store: StoreAccess
     defaults: Defaults
 
 
@@ -53,16 +53,20 @@ class Encoded(WriterCommitMessage):
 
 
 def target_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Target:
-    """Raises BadOption."""
+    """Raises BadSparkOption."""
     given = {name.lower(): value for name, value in options.items()}
     unknown = given.keys() - {name.lower() for name in SINK_OPTIONS} - set(OF_SPARK)
     if unknown:
-        raise BadOption(f"unknown option '{min(unknown)}' of a sink; there are {', '.join(SINK_OPTIONS)}")
+        raise BadSparkOption(f"unknown option '{min(unknown)}' of a sink; there are {', '.join(SINK_OPTIONS)}")
     if overwrite:
-        raise BadOption('messages cannot be overwritten; use mode("append"), or outputMode("append") or ("update")')
+        raise BadSparkOption(
+            'messages cannot be overwritten; use mode("append"), or outputMode("append") or ("update")'
+        )
     path = given.get("path", "")
     if not is_address(path):
-        raise BadOption(f"'{path}': rows go to a store that runs; name it, such as save(\"penstock://localhost:7700\")")
+        raise BadSparkOption(
+            f"'{path}': rows go to a store that runs; name it, such as save(\"penstock://localhost:7700\")"
+        )
     topic = given.get("topic")
     _check_schema(schema, topic)
     qos, retain = _qos(given.get("qos", "1")), _flag(given.get("retain", "false"))
@@ -77,7 +81,7 @@ def _check_schema(schema: StructType, topic: str | None) -> None:
     for field in schema.fields:
         name, type_ = field.name, field.dataType
         if name not in WRITABLE:
-            raise BadOption(
+            raise BadSparkOption(
                 f"column '{name}' is none of a message's: {', '.join(WRITABLE)}; select those, or rename it"
             )
         kind = type_.simpleString()
@@ -90,25 +94,25 @@ def _check_schema(schema: StructType, topic: str | None) -> None:
         else:
             fits = kind in ("array<struct<key:string,value:string>>", "map<string,string>")
         if not fits:
-            raise BadOption(f"column '{name}' is a {kind}; see the table of what a sink takes in docs/spark.md")
+            raise BadSparkOption(f"column '{name}' is a {kind}; see the table of what a sink takes in docs/spark.md")
     names = schema.fieldNames()
     if "payload" not in names:
-        raise BadOption("there is no column 'payload', which a message needs")
+        raise BadSparkOption("there is no column 'payload', which a message needs")
     if "topic" not in names and topic is None:
-        raise BadOption("there is no column 'topic'; add one, or give the option topic")
+        raise BadSparkOption("there is no column 'topic'; add one, or give the option topic")
     if "headers" in names and "user_properties" in names:
-        raise BadOption("'headers' and 'user_properties' are the same; leave one out")
+        raise BadSparkOption("'headers' and 'user_properties' are the same; leave one out")
 
 
 def _qos(text: str) -> int:
     if text not in ("0", "1", "2"):
-        raise BadOption(f"qos '{text}': use 0, 1 or 2")
+        raise BadSparkOption(f"qos '{text}': use 0, 1 or 2")
     return int(text)
 
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise BadOption(f"retain '{text}': use true or false")
+        raise BadSparkOption(f"retain '{text}': use true or false")
     return text.lower() == "true"
 
 
@@ -135,7 +139,7 @@ class BatchWriter(DataSourceArrowWriter):
         return _encoded(self._target, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        publisher = Publisher(self._target.store, "")
+        publisher = SparkPublisher(self._target.store, "")
         try:
             publisher.publish(_together(messages))
         finally:
@@ -153,7 +157,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query_id = next((message.query_id for message in messages if isinstance(message, Encoded)), "")
         if not query_id:
             return  # no task had a row
-        publisher = Publisher(self._target.store, f"{PRODUCER}spark:{query_id}")
+        publisher = SparkPublisher(self._target.store, f"{PRODUCER}spark:{query_id}")
         try:
             publisher.publish_epoch(batchId, _together(messages))
         finally:

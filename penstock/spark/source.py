@@ -10,7 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from penstock.spark.batch import BatchReader, PushingReader
 from penstock.spark.columns import COLUMNS
-from penstock.spark.errors import BadOption
+from penstock.spark.errors import BadSparkOption
 from penstock.spark.options import Request, parse_options
 from penstock.spark.python import give_workers_python
 from penstock.spark.sink import BatchWriter, StreamWriter, target_of
@@ -25,7 +25,7 @@ class PenstockSource(DataSource):
 
     @cached_property
     def request(self) -> Request:
-        """The parsed options of a reader. Raises BadOption; a sink has other options."""
+        """The parsed options of a reader. Raises BadSparkOption; a sink has other options."""
         return parse_options(self.options)
 
     @classmethod
@@ -66,11 +66,11 @@ def _field(name: str) -> StructField:
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects. Raises BadOption unless each column exists and has its type."""
+    """The Arrow schema that Spark expects. Raises BadSparkOption unless each column exists and has its type."""
     for field in schema.fields:
         if field.name not in COLUMNS:
-            raise BadOption(f"schema: there is no column '{field.name}'; there are {', '.join(COLUMNS)}")
+            raise BadSparkOption(f"schema: there is no column '{field.name}'; there are {', '.join(COLUMNS)}")
         type_ = _field(field.name).dataType
         if field.dataType != type_:
-            raise BadOption(f"schema: column '{field.name}' is {type_.simpleString()}; cast it after load()")
+            raise BadSparkOption(f"schema: column '{field.name}' is {type_.simpleString()}; cast it after load()")
     return to_arrow_schema(schema, timezone="UTC")

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from penstock.spark.columns import Messages, joined, plain_names
-from penstock.spark.errors import AnotherLog, BadOption
+from penstock.spark.errors import AnotherLog, BadSparkOption
 from penstock.spark.logs import Log, open_log
 from penstock.spark.options import LOG_IDENTITY, LOG_POSITION, At, Request
 from penstock.spark.reading import LogRange, check_position, locate, plan, rows, wanted_messages
@@ -33,7 +33,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, request: Request, schema: pa.Schema) -> None:
         if request.ending is not None:
-            raise BadOption("a stream has no end: endingOffsets and endingTimestamp are for spark.read")
+            raise BadSparkOption("a stream has no end: endingOffsets and endingTimestamp are for spark.read")
         self.request = request
         self.schema = schema
         self._log: Log | None = None  # only where the query is planned

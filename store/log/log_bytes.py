@@ -15,14 +15,14 @@ _LENGTH = slice(0, 4)
 _TYPE = 24
 
 
-class Piece(NamedTuple):
+class LogPiece(NamedTuple):
     """Whole records; `log_offset` is the position of the first."""
 
     log_offset: int
     data: bytes
 
 
-def read(log: CommitLog, start: int, limit_bytes: int) -> Piece:
+def read(log: CommitLog, start: int, limit_bytes: int) -> LogPiece:
     """Read records from `start`, where a record begins or a segment ends; an empty piece at the log's end.
 
     A batch record that is longer than the limit is entered: the records in it are returned. Raises CorruptSegment, also
@@ -37,7 +37,7 @@ def read(log: CommitLog, start: int, limit_bytes: int) -> Piece:
         with segment.view(at, min(end, at + limit_bytes)) as data:
             size, _, reason = verify(data, at)
             if size:
-                return Piece(at, bytes(data[:size]))
+                return LogPiece(at, bytes(data[:size]))
         with segment.view(at, end) as data:
             size, _, reason = verify(data, at, 1)
             if reason or not size:
@@ -45,7 +45,7 @@ def read(log: CommitLog, start: int, limit_bytes: int) -> Piece:
             if data[_TYPE] != RecordType.BATCH:
                 raise RecordTooLarge(size, limit_bytes)
         return read(log, at + RECORD_HEADER_BYTES, limit_bytes)
-    return Piece(max(start, log.committed), b"")
+    return LogPiece(max(start, log.committed), b"")
 
 
 def segments(log: CommitLog, start: int, most: int) -> tuple[list[tuple[int, int]], bool]:

@@ -1,6 +1,6 @@
 """Backups of a data folder: made while a server runs on it, a segment at a time, and restored to any point.
 
-    TARGET/backup.json           contents of the backup (Manifest); written last
+    TARGET/backup.json           contents of the backup (BackupManifest); written last
     TARGET/log/*.log             segments: sealed ones whole, the newest up to where the disk had confirmed it
     TARGET/index-checkpoint-N/   the index as of the log's beginning, if retention dropped segments
 
@@ -47,7 +47,7 @@ class Kept(msgspec.Struct, frozen=True):
     is_sealed: bool
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class BackupManifest(msgspec.Struct, frozen=True):
     """Contents of a backup."""
 
     format: int
@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True):
 class BackedUp:
     """The result of a backup."""
 
-    manifest: Manifest
+    manifest: BackupManifest
     linked: int = 0  # segments
     copied: int = 0
     copied_bytes: int = 0
@@ -96,10 +96,10 @@ def backup(data: Path, target: Path, prune: bool = False, on_progress: Progress 
     raise AssertionError
 
 
-def read_manifest(target: Path) -> Manifest | None:
+def read_manifest(target: Path) -> BackupManifest | None:
     """The manifest of a backup; None if there is none. Raises BackupUnusable."""
     try:
-        manifest = msgspec.json.decode((target / MANIFEST).read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode((target / MANIFEST).read_bytes(), type=BackupManifest)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
@@ -125,7 +125,7 @@ def _backup(data: Path, target: Path, prune: bool, on_progress: Progress) -> Bac
     try:
         name = checkpoint.take(target, earlier.checkpoint if earlier else "")
         slot = read_marks(data / LOG) or slot
-        done = BackedUp(Manifest(FORMAT, slot.identity.hex(), slot.flushed, 0, [], name))
+        done = BackedUp(BackupManifest(FORMAT, slot.identity.hex(), slot.flushed, 0, [], name))
         segments = {kept.base: kept for kept in earlier.segments} if earlier else {}
         files = would_place(data / LOG).files
         _take_segments(files, target, slot.flushed, segments, done, on_progress)
@@ -134,7 +134,9 @@ def _backup(data: Path, target: Path, prune: bool, on_progress: Progress) -> Bac
         checkpoint.close()
     oldest = files[0].base if prune and files else 0
     ordered = [segments[base] for base in sorted(segments) if base >= oldest]
-    done.manifest = Manifest(FORMAT, slot.identity.hex(), slot.flushed, time.time_ns() // 1_000_000, ordered, name)
+    done.manifest = BackupManifest(
+        FORMAT, slot.identity.hex(), slot.flushed, time.time_ns() // 1_000_000, ordered, name
+    )
     _write_manifest(target, done.manifest)
     _clean(target, done.manifest)
     return done
@@ -287,7 +289,7 @@ class _Checkpoint:
             os.close(self._fd)
 
 
-def _write_manifest(target: Path, manifest: Manifest) -> None:
+def _write_manifest(target: Path, manifest: BackupManifest) -> None:
     part = target / (MANIFEST + PART)
     with part.open("wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
@@ -297,7 +299,7 @@ def _write_manifest(target: Path, manifest: Manifest) -> None:
     sync_folder(target)
 
 
-def _clean(target: Path, manifest: Manifest) -> None:
+def _clean(target: Path, manifest: BackupManifest) -> None:
     """Delete files and checkpoints that the manifest does not name."""
     bases = {kept.base for kept in manifest.segments}
     for path in (target / LOG).iterdir():

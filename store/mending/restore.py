@@ -19,7 +19,7 @@ from store.files.folder import CHECKPOINT, LOG
 from store.files.marks import Marks
 from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, read_header, segment_header, sync_folder
 from store.log.index import FORMAT, Index
-from store.mending.backup import Kept, Manifest, read_manifest
+from store.mending.backup import BackupManifest, Kept, read_manifest
 from store.mending.foresight import Progress, headers, silent
 from store.records._records import crc32c
 from store.records.records import RECORD_HEADER_BYTES, RecordType
@@ -77,7 +77,9 @@ def restore(
     return restored
 
 
-def _fill(target: Path, new: Path, manifest: Manifest, cut: int, skip_bytes: int, on_progress: Progress) -> Restored:
+def _fill(
+    target: Path, new: Path, manifest: BackupManifest, cut: int, skip_bytes: int, on_progress: Progress
+) -> Restored:
     marks = Marks(new / LOG)
     try:
         restored = Restored(manifest.base + HEADER_BYTES, cut, 0, marks.identity)
@@ -152,7 +154,7 @@ def _write_gaps(path: Path, base: int, end: int, identity: bytes) -> None:
         os.close(fd)
 
 
-def _restore_checkpoint(target: Path, new: Path, manifest: Manifest, cut: int, identity: bytes) -> None:
+def _restore_checkpoint(target: Path, new: Path, manifest: BackupManifest, cut: int, identity: bytes) -> None:
     """Restore the index as of the log's beginning, whose segments were dropped. Raises BackupUnusable."""
     if not manifest.checkpoint:
         return
@@ -178,7 +180,7 @@ def _restore_checkpoint(target: Path, new: Path, manifest: Manifest, cut: int, i
 # --- where to end
 
 
-def _cut(target: Path, manifest: Manifest, to: int | None, at_ms: int | None) -> int:
+def _cut(target: Path, manifest: BackupManifest, to: int | None, at_ms: int | None) -> int:
     """log_offset behind the last record to restore. Raises BackupUnusable, OSError."""
     end = manifest.end
     if to is not None:

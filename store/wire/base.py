@@ -21,5 +21,5 @@ QueueName = Annotated[bytes, Meta(min_length=1, max_length=MOST_NAME_CHARACTERS 
 Items = Meta(max_length=MOST_ITEMS)
 
 
-class Message(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class WireMessage(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """Base of all messages. `ref` is the number of a queue that the connection follows, given out by the store."""

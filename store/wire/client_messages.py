@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from store.wire.base import Count, Items, LogOffset, Message, Name, Positive, QueueOffset, TopicFilter
+from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueOffset, TopicFilter, WireMessage
 
 
 class Wait(IntEnum):
@@ -16,14 +16,14 @@ class Wait(IntEnum):
     FLUSHED = 2
 
 
-class Publish(Message, frozen=True):
+class Publish(WireMessage, frozen=True):
     """As Append, and with an answer that says where the messages are, also when it was sent again."""
 
     sequence: Positive
     wait: Wait
 
 
-class Published(Message, frozen=True):
+class Published(WireMessage, frozen=True):
     """The first record stands at log_offset `log_offset`, the others behind it without a gap.
 
     `queue_offsets`: of each run of records with one topic, that of the first in its topic's queue; -1 if it is in none.
@@ -33,7 +33,7 @@ class Published(Message, frozen=True):
     queue_offsets: Annotated[list[Annotated[int, Meta(ge=-1, le=2**63 - 1)]], Items]
 
 
-class Scan(Message, frozen=True):
+class Scan(WireMessage, frozen=True):
     """Messages that match a filter and stand from log_offset `start` on and before `stop`, in the log's order.
 
     `tag`: those alone that have it; empty: all.
@@ -46,7 +46,7 @@ class Scan(Message, frozen=True):
     tag: Name = ""
 
 
-class Scanned(Message, frozen=True):
+class Scanned(WireMessage, frozen=True):
     """`count` messages follow; the next is to be looked for from log_offset `next` on.
 
     `queue_offset`: of the first, if the filter is a topic and there was no tag; else -1. Nothing is left where `next`
@@ -59,7 +59,7 @@ class Scanned(Message, frozen=True):
     count: Count
 
 
-class Seek(Message, frozen=True):
+class Seek(WireMessage, frozen=True):
     """Where to begin a Scan: `earliest`, `now`, a time (`-1h`, RFC 3339), or a queue_offset (`@7`) of a topic.
 
     `start`: the log_offset that a Sought which is not `found` has told; 0 at first.
@@ -70,26 +70,26 @@ class Seek(Message, frozen=True):
     start: LogOffset
 
 
-class Sought(Message, frozen=True):
+class Sought(WireMessage, frozen=True):
     """A log_offset; if it is not `found` so far, the one to ask from again."""
 
     log_offset: LogOffset
     found: bool
 
 
-class Get(Message, frozen=True):
+class Get(WireMessage, frozen=True):
     """The message at a log_offset."""
 
     log_offset: LogOffset
 
 
-class Got(Message, frozen=True):
+class Got(WireMessage, frozen=True):
     """It follows, and stands at `queue_offset` of its topic's queue."""
 
     queue_offset: QueueOffset
 
 
-class Find(Message, frozen=True):
+class Find(WireMessage, frozen=True):
     """Messages with a key, newest first: up to `limit` that stand before log_offset `before`.
 
     `topic_filter`: a topic or filter, empty for any; `since` and `until`: `earliest`, `now`, `-1h` or RFC 3339.
@@ -103,7 +103,7 @@ class Find(Message, frozen=True):
     limit: Positive
 
 
-class Found(Message, frozen=True):
+class Found(WireMessage, frozen=True):
     """`count` messages follow, newest first; more are to be looked for before log_offset `before` (0: that was all)."""
 
     before: LogOffset

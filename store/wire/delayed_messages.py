@@ -2,17 +2,17 @@
 
 from typing import Annotated
 
-from store.wire.base import Count, Items, LogOffset, Message, Name, Positive
+from store.wire.base import Count, Items, LogOffset, Name, Positive, WireMessage
 
 
-class ListDelayed(Message, frozen=True):
+class ListDelayed(WireMessage, frozen=True):
     """Up to `limit` messages that are pending, those due first before others, behind (due_ms, log_offset) `after`."""
 
     after: tuple[Count, LogOffset]
     limit: Positive
 
 
-class DelayedFound(Message, frozen=True):
+class DelayedFound(WireMessage, frozen=True):
     """Of each its log_offset, due_ms, topic and key (empty: none). `next`: what to ask for `after`; None: that was all.
 
     The log_offset is that which Appended gave, wherever the message lies by now.
@@ -22,14 +22,14 @@ class DelayedFound(Message, frozen=True):
     next: tuple[Count, LogOffset] | None
 
 
-class CancelDelayed(Message, frozen=True):
+class CancelDelayed(WireMessage, frozen=True):
     """Take back the message that Appended gave this log_offset and that is due at `due_ms`."""
 
     log_offset: LogOffset
     due_ms: Count
 
 
-class DelayedCancelled(Message, frozen=True):
+class DelayedCancelled(WireMessage, frozen=True):
     """`was_pending`: it was, and is not any more; if not, it was dispatched or cancelled before, or never there."""
 
     was_pending: bool

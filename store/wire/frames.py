@@ -8,7 +8,7 @@ import msgspec
 from store.errors import WireError
 from store.records.record_bytes import check_records
 from store.wire.base import MOST_ITEMS, MOST_ITEMS_OF_CLIENT
-from store.wire.messages import KINDS, Kind, Message, Role
+from store.wire.messages import KINDS, Kind, Role, WireMessage
 
 Readable = bytes | bytearray | memoryview
 HEAD = struct.Struct("<IB3sII")  # length of the frame, type, zeros, request_id, length of the body
@@ -23,18 +23,18 @@ _encode = msgspec.msgpack.Encoder().encode
 class Frame(msgspec.Struct, frozen=True):
     """A message, who asked (0: nobody), its records in log format (read-only), and the bytes it took on the wire."""
 
-    message: Message
+    message: WireMessage
     request_id: int
     records: memoryview
     size_bytes: int
 
 
-def encode(message: Message, request_id: int = 0, records: Readable = b"") -> bytes:
+def encode(message: WireMessage, request_id: int = 0, records: Readable = b"") -> bytes:
     """A whole frame."""
     return b"".join((frame_head(message, request_id, len(records)), records))
 
 
-def frame_head(message: Message, request_id: int = 0, records_bytes: int = 0) -> bytes:
+def frame_head(message: WireMessage, request_id: int = 0, records_bytes: int = 0) -> bytes:
     """A frame but for its records, of which `records_bytes` are to be sent behind it."""
     kind = _BY_MESSAGE[type(message)]
     if (request_id != 0) is not kind.asked:

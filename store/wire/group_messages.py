@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta, Struct
 
 from store.state.group_settings import MOST_MS, GroupSettings
-from store.wire.base import MOST_ITEMS, Count, Items, Message, Name, Positive, QueueOffset, Ref, TopicFilter
+from store.wire.base import MOST_ITEMS, Count, Items, Name, Positive, QueueOffset, Ref, TopicFilter, WireMessage
 
 GroupName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^/+#\x00]*\Z")]
 Milliseconds = Annotated[int, Meta(ge=0, le=MOST_MS)]
@@ -25,7 +25,7 @@ class Receipt(NamedTuple):
 Receipts = Annotated[list[Receipt], Items]
 
 
-class GroupOpen(Message, frozen=True):
+class GroupOpen(WireMessage, frozen=True):
     """I am a consumer of this group, from now on until GroupClose; one of its name is the same.
 
     A group that is not there is made, and begins at `start`: `earliest`, `latest`, a time or a queue_offset as in
@@ -44,20 +44,20 @@ class GroupOpen(Message, frozen=True):
     or_refuse: bool = False
 
 
-class GroupOpened(Message, frozen=True):
+class GroupOpened(WireMessage, frozen=True):
     """The consumer's ref, and the settings of its group."""
 
     ref: Ref
     settings: GroupSettings
 
 
-class GroupClose(Message, frozen=True):
+class GroupClose(WireMessage, frozen=True):
     """The consumer is gone; what it has goes to others."""
 
     ref: Ref
 
 
-class Pop(Message, frozen=True):
+class Pop(WireMessage, frozen=True):
     """Hand out up to `most` messages, and no more once they have `max_bytes`; wait for one for `wait_ms`.
 
     They are the consumer's for `invisible_ms`; 0 stands for what the group's settings say.
@@ -70,7 +70,7 @@ class Pop(Message, frozen=True):
     wait_ms: Milliseconds
 
 
-class Popped(Message, frozen=True):
+class Popped(WireMessage, frozen=True):
     """(serial, deliveries so far with this one, queue_offset of the first, number of messages); the records follow.
 
     None if there was nothing in time.
@@ -79,14 +79,14 @@ class Popped(Message, frozen=True):
     handed: Annotated[list[tuple[Positive, Positive, QueueOffset, Positive]], Items]
 
 
-class Ack(Message, frozen=True):
+class Ack(WireMessage, frozen=True):
     """These messages are done with."""
 
     ref: Ref
     receipts: Receipts
 
 
-class ChangeInvisible(Message, frozen=True):
+class ChangeInvisible(WireMessage, frozen=True):
     """They are the consumer's for `invisible_ms` from now on."""
 
     ref: Ref
@@ -94,7 +94,7 @@ class ChangeInvisible(Message, frozen=True):
     invisible_ms: Milliseconds
 
 
-class Reject(Message, frozen=True):
+class Reject(WireMessage, frozen=True):
     """They are to be handed out again after `delay_ms` (nil: as the settings say); or never, if `dead` says why.
 
     `unseen`: nobody has looked at them, so this delivery does not count.
@@ -107,13 +107,13 @@ class Reject(Message, frozen=True):
     unseen: bool = False
 
 
-class Settled(Message, frozen=True):
+class Settled(WireMessage, frozen=True):
     """It is in the log, as safe as the flush policy promises; but for what is `stale`, which changed nothing."""
 
     stale: Receipts
 
 
-class GroupList(Message, frozen=True):
+class GroupList(WireMessage, frozen=True):
     """What groups there are: those of this name (empty: all), without the first `skip`."""
 
     group: Annotated[str, Meta(max_length=255)]
@@ -149,14 +149,14 @@ class GroupInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True
     some: Annotated[list[ConsumerInfo], Items]
 
 
-class GroupsListed(Message, frozen=True):
+class GroupsListed(WireMessage, frozen=True):
     """They, in the order of their names and topic filters. `more`: there are others behind them."""
 
     groups: Annotated[list[GroupInfo], Items]
     more: bool
 
 
-class GroupReset(Message, frozen=True):
+class GroupReset(WireMessage, frozen=True):
     """The group goes on at `to`, as `start` in GroupOpen; whoever has something has it no more."""
 
     group: GroupName
@@ -164,14 +164,14 @@ class GroupReset(Message, frozen=True):
     to: Name
 
 
-class GroupDrop(Message, frozen=True):
+class GroupDrop(WireMessage, frozen=True):
     """The group is to be forgotten. It must have no consumers."""
 
     group: GroupName
     topic_filter: TopicFilter
 
 
-class GroupDone(Message, frozen=True):
+class GroupDone(WireMessage, frozen=True):
     """The group was reset, and goes on at `queue_offset`; or it was dropped (0)."""
 
     queue_offset: QueueOffset

@@ -10,7 +10,7 @@ import msgspec
 
 from store.errors import HandshakeRefused, WireError
 from store.wire.frames import HEAD, Readable, encode, read_frame, read_head
-from store.wire.messages import Hello, Message, Refused, RefusedReason, Role, Welcome
+from store.wire.messages import Hello, Refused, RefusedReason, Role, Welcome, WireMessage
 
 MAGIC = b"PENSTOCK"
 NO_TOKENS: Mapping[str, str] = MappingProxyType({})
@@ -159,7 +159,7 @@ class ClientHandshake:
         raise WireError(f"{type(answer).__name__} in answer to a Hello")
 
 
-def _first_message(received: bytearray, start: int, max_bytes: int, peer: Role) -> Message | None:
+def _first_message(received: bytearray, start: int, max_bytes: int, peer: Role) -> WireMessage | None:
     """The message of a frame that begins at `start`, taken from what was received; None until it is all there."""
     if len(received) < start + HEAD.size:
         return None

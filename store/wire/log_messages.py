@@ -7,16 +7,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from store.wire.base import Count, Items, LogOffset, Message, Name, Positive, QueueOffset, TopicFilter
+from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueOffset, TopicFilter, WireMessage
 
 
-class Segments(Message, frozen=True):
+class Segments(WireMessage, frozen=True):
     """The files of the log whose bases are at or behind `start`."""
 
     start: LogOffset
 
 
-class SegmentsFound(Message, frozen=True):
+class SegmentsFound(WireMessage, frozen=True):
     """(base log_offset, Unix time in ms when it was made) of each, oldest first; `more`: there are others behind them.
 
     The log begins at log_offset `log_base` and can be read up to `log_end`.
@@ -28,14 +28,14 @@ class SegmentsFound(Message, frozen=True):
     log_end: LogOffset
 
 
-class ReadLog(Message, frozen=True):
+class ReadLog(WireMessage, frozen=True):
     """Records of all types from log_offset `start` on, where one begins or a file ends, about `max_bytes` of them."""
 
     start: LogOffset
     max_bytes: Positive
 
 
-class LogRead(Message, frozen=True):
+class LogRead(WireMessage, frozen=True):
     """Whole records that stand from log_offset `start` on follow, as they lie there; none if the log ends there.
 
     It is not the one asked for where a file ended there, or where a batch record is longer than a frame: then those
@@ -47,7 +47,7 @@ class LogRead(Message, frozen=True):
     log_end: LogOffset
 
 
-class SeekLog(Message, frozen=True):
+class SeekLog(WireMessage, frozen=True):
     """The first record at or behind a log_offset, or stored at a time or later if that is not 0; a Sought answers.
 
     `start`: the log_offset that a Sought which is not `found` has told; 0 at first.
@@ -58,40 +58,40 @@ class SeekLog(Message, frozen=True):
     start: LogOffset
 
 
-class QueueOffsets(Message, frozen=True):
+class QueueOffsets(WireMessage, frozen=True):
     """How many messages of each of these topics stand before log_offset `before`, dropped ones included."""
 
     before: LogOffset
     topics: Annotated[list[Name], Items]
 
 
-class QueueOffsetsFound(Message, frozen=True):
+class QueueOffsetsFound(WireMessage, frozen=True):
     """The queue_offset for each topic, in their order."""
 
     queue_offsets: Annotated[list[QueueOffset], Items]
 
 
-class ReaderAt(Message, frozen=True):
+class ReaderAt(WireMessage, frozen=True):
     """Who reads the log under a name has come as far as a log_offset. For people to see; nothing depends on it."""
 
     reader: Annotated[str, Meta(min_length=1, max_length=256)]
     log_offset: LogOffset
 
 
-class ReaderNoted(Message, frozen=True):
+class ReaderNoted(WireMessage, frozen=True):
     """`lag_bytes`: of the log behind that place."""
 
     lag_bytes: Count
 
 
-class Topics(Message, frozen=True):
+class Topics(WireMessage, frozen=True):
     """Topics that a filter matches, in their order, behind the topic `after` (empty: from the first on)."""
 
     topic_filter: TopicFilter
     after: Name
 
 
-class TopicsFound(Message, frozen=True):
+class TopicsFound(WireMessage, frozen=True):
     """Some of them; the others are to be looked for `after` the topic `next` (empty: that was all).
 
     `looked_at`: how many topics, those included that do not match. A message of a topic that is not found stands at

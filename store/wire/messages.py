@@ -14,7 +14,7 @@ from store.wire.base import ITEMS_PER_FRAME as ITEMS_PER_FRAME
 from store.wire.base import MOST_ITEMS as MOST_ITEMS
 from store.wire.base import MOST_NAME_CHARACTERS as MOST_NAME_CHARACTERS
 from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueName, QueueOffset, Ref, TopicFilter
-from store.wire.base import Message as Message
+from store.wire.base import WireMessage as WireMessage
 from store.wire.client_messages import Find as Find
 from store.wire.client_messages import Found as Found
 from store.wire.client_messages import Get as Get
@@ -80,7 +80,7 @@ class FailureCode(StrEnum):
 # --- the handshake: an older version may find fields at the end that it does not know, and skips them
 
 
-class Hello(Message, frozen=True, forbid_unknown_fields=False):
+class Hello(WireMessage, frozen=True, forbid_unknown_fields=False):
     """The first frame, behind the magic: the protocol versions it speaks and who it is.
 
     `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has. `user` and
@@ -97,7 +97,7 @@ class Hello(Message, frozen=True, forbid_unknown_fields=False):
     namespace: Annotated[str, Meta(max_length=64)] = ""
 
 
-class Welcome(Message, frozen=True, forbid_unknown_fields=False):
+class Welcome(WireMessage, frozen=True, forbid_unknown_fields=False):
     """The version to be spoken, and what holds for this connection.
 
     `epoch` is that of the log; `credit_bytes` of requests may be unanswered; a frame is not longer than
@@ -135,7 +135,7 @@ class Welcome(Message, frozen=True, forbid_unknown_fields=False):
             raise ValueError(f"credit_bytes {self.credit_bytes} allows no frame of {self.max_frame_bytes} bytes")
 
 
-class Refused(Message, frozen=True, forbid_unknown_fields=False):
+class Refused(WireMessage, frozen=True, forbid_unknown_fields=False):
     """Not let in: a RefusedReason (a later version may have more of them) and a line for people."""
 
     reason: str
@@ -145,24 +145,24 @@ class Refused(Message, frozen=True, forbid_unknown_fields=False):
 # --- either side
 
 
-class Failed(Message, frozen=True):
+class Failed(WireMessage, frozen=True):
     """The request was not carried out; the connection goes on."""
 
     code: FailureCode
     message: str
 
 
-class Ping(Message, frozen=True):
+class Ping(WireMessage, frozen=True):
     """Are you there?"""
 
 
-class Pong(Message, frozen=True):
+class Pong(WireMessage, frozen=True):
     """The answer to a Ping. The store's says what time it is by its clock, the one that counts: `now_ms`, Unix time."""
 
     now_ms: Count = 0
 
 
-class Goodbye(Message, frozen=True):
+class Goodbye(WireMessage, frozen=True):
     """The last frame of a side that closes, with a line for people."""
 
     reason: str
@@ -171,7 +171,7 @@ class Goodbye(Message, frozen=True):
 # --- writing
 
 
-class Append(Message, frozen=True):
+class Append(WireMessage, frozen=True):
     """Store the records behind it, in one append; their offset, time and checksum are filled in by the store.
 
     All of them, or none, get into the log; batches must not be among them. `sequence` counts the Appends under this
@@ -182,7 +182,7 @@ class Append(Message, frozen=True):
     sequence: Positive
 
 
-class Appended(Message, frozen=True):
+class Appended(WireMessage, frozen=True):
     """The records stand in the log from log_offset `start` to `end` and are as safe as the flush policy promises.
 
     Both are 0 for an Append that was sent again. Answers to Appends come in the order of the requests.
@@ -207,7 +207,7 @@ class QueueInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True
     position: QueueOffset
 
 
-class Follow(Message, frozen=True):
+class Follow(WireMessage, frozen=True):
     """Tell me when the queues that serve a topic filter grow.
 
     `history`: a stored queue is wanted, not only what comes from now on; `start`: the log_offset to begin at, -1 for
@@ -220,27 +220,27 @@ class Follow(Message, frozen=True):
     spills: bool
 
 
-class Following(Message, frozen=True):
+class Following(WireMessage, frozen=True):
     """The queues: one, or two where the second holds the filter's live-only messages. The log ends at `log_end`."""
 
     queues: Annotated[list[QueueInfo], Meta(min_length=1, max_length=2)]
     log_end: LogOffset
 
 
-class Unfollow(Message, frozen=True):
+class Unfollow(WireMessage, frozen=True):
     """Forget these refs."""
 
     refs: Annotated[list[Ref], Items]
 
 
-class Grew(Message, frozen=True):
+class Grew(WireMessage, frozen=True):
     """(ref, queue_offset where it ends now) of queues that grew, and the log_offset where the log ends. Coalesced."""
 
     queues: Annotated[list[tuple[Ref, QueueOffset]], Items]
     log_end: LogOffset
 
 
-class GrewNamed(Message, frozen=True):
+class GrewNamed(WireMessage, frozen=True):
     """As Grew, of queues that the receiver may not follow: (kind as a digit and name, queue_offset where it ends now).
 
     `others`: there were more of them than are kept for a peer, and of those that it follows Grew tells.
@@ -251,26 +251,26 @@ class GrewNamed(Message, frozen=True):
     log_end: LogOffset
 
 
-class Check(Message, frozen=True):
+class Check(WireMessage, frozen=True):
     """Where do these queues end? Asked now and then, so that an event that got lost costs latency and nothing more."""
 
     refs: Annotated[list[Ref], Items]
 
 
-class Checked(Message, frozen=True):
+class Checked(WireMessage, frozen=True):
     """(ref, queue_offset where it ends now) of those that are followed, and the log_offset where the log ends."""
 
     queues: Annotated[list[tuple[Ref, QueueOffset]], Items]
     log_end: LogOffset
 
 
-class Safe(Message, frozen=True):
+class Safe(WireMessage, frozen=True):
     """Everything before `log_offset` is as safe as the flush policy promises. Said to who follows a queue."""
 
     log_offset: LogOffset
 
 
-class Floors(Message, frozen=True):
+class Floors(WireMessage, frozen=True):
     """(ref, queue_offset before which the sender needs nothing any more) of live queues."""
 
     floors: Annotated[list[tuple[Ref, QueueOffset]], Items]
@@ -279,7 +279,7 @@ class Floors(Message, frozen=True):
 # --- reading
 
 
-class Read(Message, frozen=True):
+class Read(WireMessage, frozen=True):
     """Records from (ref, queue_offset) on: of each range at most `max_records`, and no more once it has `max_bytes`."""
 
     ranges: Annotated[list[tuple[Ref, QueueOffset]], Items]
@@ -287,13 +287,13 @@ class Read(Message, frozen=True):
     max_bytes: Positive
 
 
-class Ranges(Message, frozen=True):
+class Ranges(WireMessage, frozen=True):
     """(ref, queue_offset of the first record, number of records) of each range; the records follow in this order."""
 
     ranges: Annotated[list[tuple[Ref, QueueOffset, Count]], Items]
 
 
-class Pushed(Message, frozen=True):
+class Pushed(WireMessage, frozen=True):
     """Ranges as in Ranges, not asked for, of queues that were read to their ends; and where the log ends.
 
     Each goes on where the last one of its queue ended, unless a Grew said otherwise. A queue ends, as far as is told,
@@ -305,38 +305,38 @@ class Pushed(Message, frozen=True):
     safe: LogOffset
 
 
-class Enough(Message, frozen=True):
+class Enough(WireMessage, frozen=True):
     """Push no more of these queues until they have been read to their ends again."""
 
     refs: Annotated[list[Ref], Items]
 
 
-class ReadAt(Message, frozen=True):
+class ReadAt(WireMessage, frozen=True):
     """The records at these log_offsets."""
 
     log_offsets: Annotated[list[LogOffset], Items]
 
 
-class RecordsAt(Message, frozen=True):
+class RecordsAt(WireMessage, frozen=True):
     """Whether each record is still kept; those that are follow in this order."""
 
     found: Annotated[list[bool], Items]
 
 
-class Locate(Message, frozen=True):
+class Locate(WireMessage, frozen=True):
     """Where in a filter's stored queue to begin: `earliest`, a time (`-1h`, RFC 3339) or a queue_offset in digits."""
 
     topic_filter: TopicFilter
     where: Name
 
 
-class Located(Message, frozen=True):
+class Located(WireMessage, frozen=True):
     """The first entry at or behind that place."""
 
     queue_offset: QueueOffset
 
 
-class Retained(Message, frozen=True):
+class Retained(WireMessage, frozen=True):
     """Up to `limit` retained messages whose topics match and sort behind `after` ("": from the first)."""
 
     topic_filter: TopicFilter
@@ -344,7 +344,7 @@ class Retained(Message, frozen=True):
     limit: Positive
 
 
-class RetainedFound(Message, frozen=True):
+class RetainedFound(WireMessage, frozen=True):
     """Of each its log_offset, QoS and publisher's client_id. `next`: what to ask for `after`; None: that was all."""
 
     messages: Annotated[list[tuple[LogOffset, Annotated[int, Meta(ge=0, le=2)], bytes]], Items]
@@ -362,7 +362,7 @@ class Kind(NamedTuple):
     with an answer, or the answer, so it bears a request_id; others bear 0. `of_queues`: it begins with a list."""
 
     number: int
-    message: type[Message]
+    message: type[WireMessage]
     senders: frozenset[Role]
     asked: bool = False
     records: bool = False

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from store.state.changes import BanKind
-from store.wire.base import Count, Items, Message, Name, Positive
+from store.wire.base import Count, Items, Name, Positive, WireMessage
 
 BanValue = Annotated[str, Meta(min_length=1, max_length=65_535)]
 Line = Annotated[str, Meta(max_length=1_024)]
@@ -23,7 +23,7 @@ class BanInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     set_ms: Count
 
 
-class BansTold(Message, frozen=True):
+class BansTold(WireMessage, frozen=True):
     """To a gateway: bans that were set, and (kind, value) of those that were lifted. `anew`: it has no others."""
 
     bans: Annotated[list[BanInfo], Items]
@@ -31,14 +31,14 @@ class BansTold(Message, frozen=True):
     anew: bool
 
 
-class Disconnect(Message, frozen=True):
+class Disconnect(WireMessage, frozen=True):
     """To the gateway that has the client: end its connection (0x98), with a line for people."""
 
     client_id: Name
     reason: Line
 
 
-class BanMade(Message, frozen=True):
+class BanMade(WireMessage, frozen=True):
     """A gateway made a ban by itself, for others to have it too."""
 
     kind: BanKind
@@ -47,7 +47,7 @@ class BanMade(Message, frozen=True):
     reason: Line
 
 
-class ListClients(Message, frozen=True):
+class ListClients(WireMessage, frozen=True):
     """Sessions whose client_ids begin with `prefix`, connected or not; `online`: only those with a connection.
 
     `after`: 0, or `next` of the last answer to this connection.
@@ -74,20 +74,20 @@ class ClientInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tru
     session_expiry_interval: Count
 
 
-class ClientsListed(Message, frozen=True):
+class ClientsListed(WireMessage, frozen=True):
     """In no order. `next`: what to ask for `after`; None: that was all."""
 
     clients: Annotated[list[ClientInfo], Items]
     next: Count | None
 
 
-class ShowClient(Message, frozen=True):
+class ShowClient(WireMessage, frozen=True):
     """All about one session."""
 
     client_id: Name
 
 
-class ClientShown(Message, frozen=True):
+class ClientShown(WireMessage, frozen=True):
     """`client` is None if there is no such session. Of each subscription its topic filter and QoS, up to 1,000."""
 
     client: ClientInfo | None
@@ -96,7 +96,7 @@ class ClientShown(Message, frozen=True):
     acked: Count
 
 
-class DisconnectClient(Message, frozen=True):
+class DisconnectClient(WireMessage, frozen=True):
     """End a client's connection. `by`: who says so, for the audit log."""
 
     client_id: Name
@@ -104,14 +104,14 @@ class DisconnectClient(Message, frozen=True):
     by: Line
 
 
-class EndSession(Message, frozen=True):
+class EndSession(WireMessage, frozen=True):
     """End a session, and its connection, if it has one."""
 
     client_id: Name
     by: Line
 
 
-class AssignSession(Message, frozen=True):
+class AssignSession(WireMessage, frozen=True):
     """Give a session to a user; a connection of another one ends."""
 
     client_id: Name
@@ -119,7 +119,7 @@ class AssignSession(Message, frozen=True):
     by: Line
 
 
-class AddBan(Message, frozen=True):
+class AddBan(WireMessage, frozen=True):
     """Ban, for `for_s` seconds from now by the store's clock (0: until it is lifted). It replaces an older one."""
 
     kind: BanKind
@@ -129,7 +129,7 @@ class AddBan(Message, frozen=True):
     by: Line
 
 
-class LiftBan(Message, frozen=True):
+class LiftBan(WireMessage, frozen=True):
     """End a ban."""
 
     kind: BanKind
@@ -137,20 +137,20 @@ class LiftBan(Message, frozen=True):
     by: Line
 
 
-class OperatorDone(Message, frozen=True):
+class OperatorDone(WireMessage, frozen=True):
     """`found`: there was such a session or ban, and it is done; as safe as the flush policy promises."""
 
     found: bool
 
 
-class ListBans(Message, frozen=True):
+class ListBans(WireMessage, frozen=True):
     """Bans in force, oldest first; `after`: how many of them to leave out."""
 
     after: Count
     limit: Positive
 
 
-class BansListed(Message, frozen=True):
+class BansListed(WireMessage, frozen=True):
     """`next`: what to ask for `after`; None: that was all."""
 
     bans: Annotated[list[BanInfo], Items]

@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from store.wire.base import Count, Items, Message, Name, TopicFilter
+from store.wire.base import Count, Items, Name, TopicFilter, WireMessage
 
 
-class TakeMessage(Message, frozen=True):
+class TakeMessage(WireMessage, frozen=True):
     """A user publishes what may count for it: `wanted` are bits of store.usage.Counted. `size_bytes`: of topic and
     payload."""
 
@@ -15,7 +15,7 @@ class TakeMessage(Message, frozen=True):
     size_bytes: Count
 
 
-class TakeSubscriptions(Message, frozen=True):
+class TakeSubscriptions(WireMessage, frozen=True):
     """A user's session is to have these filters, new to it. `live`: how many subscriptions the user has at this gateway
     in sessions that end with their connection, of which this is one; nil: this session does not."""
 
@@ -25,7 +25,7 @@ class TakeSubscriptions(Message, frozen=True):
     live: Count | None = None
 
 
-class Taken(Message, frozen=True):
+class Taken(WireMessage, frozen=True):
     """Of a message: the bits of what it counts as; of subscriptions: how many may be had, from the first on. `fault`:
     why it may not be had, or not all; empty if it may."""
 
@@ -33,7 +33,7 @@ class Taken(Message, frozen=True):
     fault: str = ""
 
 
-class LiveSubscriptions(Message, frozen=True):
+class LiveSubscriptions(WireMessage, frozen=True):
     """How many subscriptions a user has at this gateway in sessions that end with their connection."""
 
     user: Name

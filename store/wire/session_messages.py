@@ -4,13 +4,13 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from store.wire.base import Items, LogOffset, Message, Name, Positive, TopicFilter
+from store.wire.base import Items, LogOffset, Name, Positive, TopicFilter, WireMessage
 
 Bytes = Annotated[bytes, Meta(max_length=65_535)]
 Left = tuple[Bytes, Bytes, Name, Annotated[int, Meta(ge=0, le=2)], bool]
 
 
-class Claim(Message, frozen=True):
+class Claim(WireMessage, frozen=True):
     """A client connected: its session is to be this gateway's. `clean_start` forgets what was there.
 
     `user` wants it; empty: an anonymous client; nil: the gateway is older than ownership and is not judged. A session
@@ -29,7 +29,7 @@ class Claim(Message, frozen=True):
     counts: bool = False
 
 
-class Claimed(Message, frozen=True):
+class Claimed(WireMessage, frozen=True):
     """The session is the gateway's; `session` is store.sessions.SessionState in msgpack (empty: new).
 
     What it says is true at `log_end`, where the log ends.
@@ -39,7 +39,7 @@ class Claimed(Message, frozen=True):
     log_end: LogOffset
 
 
-class ClaimRefused(Message, frozen=True):
+class ClaimRefused(WireMessage, frozen=True):
     """Another user owns the session. With `filters` it has no owner and holds these: claim again if all are allowed.
     With `quota` it is new, and its user has as many as it may have: what is to be told."""
 
@@ -47,19 +47,19 @@ class ClaimRefused(Message, frozen=True):
     quota: str = ""
 
 
-class Release(Message, frozen=True):
+class Release(WireMessage, frozen=True):
     """The client left, or TakenOver asked for it. Where the log knows the session, SESSION_CLOSED says so instead."""
 
     client_id: Name
 
 
-class TakenOver(Message, frozen=True):
+class TakenOver(WireMessage, frozen=True):
     """Another gateway claimed the session: the one that has it ends the client's connection and lets go."""
 
     client_id: Name
 
 
-class Holds(Message, frozen=True):
+class Holds(WireMessage, frozen=True):
     """To a store that was restarted: connections whose sessions the log does not know. TakenOver: another has one.
 
     `users` are those of the connections, in the same order; an older gateway does not say.
@@ -69,7 +69,7 @@ class Holds(Message, frozen=True):
     users: Annotated[tuple[Name, ...], Items] = ()
 
 
-class Judge(Message, frozen=True):
+class Judge(WireMessage, frozen=True):
     """May these messages be sent now? `number` is that of the question.
 
     Wills and delayed messages that are due: of each its LEFT_BY, client_id, topic, QoS and whether it is retained.
@@ -79,7 +79,7 @@ class Judge(Message, frozen=True):
     messages: Annotated[list[Left], Items]
 
 
-class Judged(Message, frozen=True):
+class Judged(WireMessage, frozen=True):
     """Of each message of a Judge: yes, no, or not known now (nil). Empty: this gateway judges nothing."""
 
     number: Positive

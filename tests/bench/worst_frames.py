@@ -26,13 +26,13 @@ from store.wire.messages import (
     Grew,
     Holds,
     ListDelayed,
-    Message,
     Ping,
     Read,
     ReadAt,
     Retained,
     Role,
     Unfollow,
+    WireMessage,
 )
 from store.wire.session_messages import Judged
 from tests.bench.turn_clock import TurnClocks, clocked
@@ -58,7 +58,7 @@ def publishes(count: int, topic: Callable[[int], bytes], payload: bytes = b"", f
     return lambda peer: _call(peer, Publish(1, Wait.STORED), records(count, topic, payload, flags))
 
 
-def many(*messages: Message) -> Said:
+def many(*messages: WireMessage) -> Said:
     """In one piece: requests first."""
 
     def said(peer: WirePeer) -> None:
@@ -80,7 +80,7 @@ def followed(peer: WirePeer, count: int) -> list[int]:
     return [queue.ref for each in found if isinstance(each, Following) for queue in each.queues]
 
 
-def on_refs(make: Callable[[list[int]], Message], is_asked: bool = False) -> Said:
+def on_refs(make: Callable[[list[int]], WireMessage], is_asked: bool = False) -> Said:
     """A message about as many queues as a frame can name, which are followed before."""
 
     def said(peer: WirePeer) -> None:
@@ -95,12 +95,12 @@ def on_refs(make: Callable[[list[int]], Message], is_asked: bool = False) -> Sai
     return said
 
 
-def _call(peer: WirePeer, message: Message, data: bytes = b"") -> None:
+def _call(peer: WirePeer, message: WireMessage, data: bytes = b"") -> None:
     with suppress(WireError):
         peer.call(message, data)
 
 
-def to_many_queues(peer: WirePeer, request: Message) -> None:
+def to_many_queues(peer: WirePeer, request: WireMessage) -> None:
     """2,000 messages to a topic that 2,048 overlapping filters match."""
     levels = [b"%d" % i for i in range(OVERLAPPING_LEVELS)]
     topic = b"/".join(levels)
@@ -154,7 +154,7 @@ def clocks(peer: WirePeer) -> None:
         found.longest_ms()
 
 
-def in_group(then: Callable[[int], Message]) -> Said:
+def in_group(then: Callable[[int], WireMessage]) -> Said:
     def said(peer: WirePeer) -> None:
         _call(peer, Publish(1, Wait.STORED), records(MANY, lambda _: b"g/a"))
         opened = peer.call(GroupOpen("group", "g/a", "c", None, "earliest"))

@@ -14,7 +14,7 @@ from store.records._records import RecordBatch
 from store.records.records import RecordType
 from store.state.changes import SessionOpened, Subscribed, SubscriptionState, encode_change
 from store.wire.client_messages import Publish, Published, Scan, Scanned, Wait
-from store.wire.messages import Append, Appended, Claim, Claimed, Follow, Following, Message, Role
+from store.wire.messages import Append, Appended, Claim, Claimed, Follow, Following, Role, WireMessage
 from tests.support.store_process import StoreProcess
 from tests.support.store_protocol_client import WirePeer
 from tests.support.stores import wait_until
@@ -59,7 +59,7 @@ def is_logged(data: Path) -> bool:
     return any(MARK in path.read_bytes() for path in (data / "log").iterdir() if path.is_file())
 
 
-def killed_between_steps(store: StoreProcess, role: Role, request: Message, records: bytes, pings: int) -> bool:
+def killed_between_steps(store: StoreProcess, role: Role, request: WireMessage, records: bytes, pings: int) -> bool:
     """Whether pings were answered once the log had it, and it was not: a Ping is dealt with between two steps alone."""
     watcher = store.connect("watcher", Role.CLIENT)
     for number in [watcher.ask(Follow(each, False, -1, False)) for each in filters()]:
@@ -81,7 +81,7 @@ def was_answered(peer: WirePeer, number: int) -> bool:
     return False
 
 
-def in_the_middle(folder: Path, role: Role, request: Message, records: bytes, pings: int) -> StoreProcess:
+def in_the_middle(folder: Path, role: Role, request: WireMessage, records: bytes, pings: int) -> StoreProcess:
     """A store that was killed between two steps; a busy machine may take several attempts."""
     for attempt in range(ATTEMPTS):
         own = folder / str(attempt)
@@ -122,7 +122,7 @@ def appended_again(store: StoreProcess) -> None:
     ids=["publish", "append"],
 )
 def test_it_is_whole_after_a_restart(
-    tmp_path: Path, role: Role, request_: Message, records: bytes, again: Callable[[StoreProcess], None], pings: int
+    tmp_path: Path, role: Role, request_: WireMessage, records: bytes, again: Callable[[StoreProcess], None], pings: int
 ) -> None:
     store = in_the_middle(tmp_path, role, request_, records, pings)
     try:

@@ -40,7 +40,6 @@ from store.wire.messages import (
     Hello,
     Locate,
     Located,
-    Message,
     Ping,
     Ranges,
     Read,
@@ -53,6 +52,7 @@ from store.wire.messages import (
     Safe,
     TakenOver,
     Unfollow,
+    WireMessage,
 )
 from tests.support.mqtt_packet_client import write_secret
 from tests.support.server_process import ROOT, free_port
@@ -329,7 +329,7 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
 
 
 def hostile_frames(rng: random.Random, number: int) -> bytes:
-    requests: list[tuple[Message, bytes]] = [
+    requests: list[tuple[WireMessage, bytes]] = [
         (
             Append(rng.choice((number, 1, 2**63 - 1))),
             message(rng.randbytes(20), b"h/%d" % (number % 5), rng.randrange(64)),

@@ -29,7 +29,7 @@ from store.wire import messages as wire
 from store.wire import operator_messages as of_operator
 from store.wire import quota_messages as of_quota
 from store.wire.frames import encode
-from store.wire.messages import KINDS, Claim, Claimed, Failed, Goodbye, Message, Role
+from store.wire.messages import KINDS, Claim, Claimed, Failed, Goodbye, Role, WireMessage
 from store.wire.pace_messages import Behind
 from tests.support.store_process import StoreProcess
 from tests.support.store_protocol_client import PeerClosed, WirePeer
@@ -37,7 +37,7 @@ from tests.support.store_protocol_client import PeerClosed, WirePeer
 TOKENS = {Role.GATEWAY: "for-gateways-only", Role.CLIENT: "for-clients-only", Role.OPERATOR: "for-operators-only"}
 SETTINGS = {f"wire.{role.value}_token": token for role, token in TOKENS.items()}
 
-SAMPLES: tuple[Message, ...] = (
+SAMPLES: tuple[WireMessage, ...] = (
     of_operator.BanMade("address", "192.0.2.1", 1, "wrong passwords"),
     wire.Append(1),
     wire.Follow("t", False, -1, False),
@@ -86,7 +86,7 @@ OF_GATEWAYS = {
     *{"Judged", "TakeMessage", "TakeSubscriptions", "LiveSubscriptions", "Behind"},
 }
 OF_CLIENTS = {"Publish", "Get", "Find", "Segments", "ReadLog", "SeekLog", "QueueOffsets", "ReaderAt", "Topics"}
-OF_THE_STORE: tuple[Message, ...] = (
+OF_THE_STORE: tuple[WireMessage, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),
     wire.Refused("busy", ""),
     wire.Failed(wire.FailureCode.UNAVAILABLE, ""),
@@ -139,7 +139,7 @@ def undisturbed(healthy: WirePeer) -> None:
     assert not [each for each in healthy.events if isinstance(each, wire.TakenOver | Goodbye)]
 
 
-def said(peer: WirePeer, message: Message) -> str:
+def said(peer: WirePeer, message: WireMessage) -> str:
     """What a store says to a frame: why it ends the connection, or nothing."""
     asked = next(kind.asked for kind in KINDS if kind.message is type(message))
     try:
@@ -169,7 +169,7 @@ def senders(name: str) -> frozenset[Role]:
 
 @pytest.mark.parametrize("role", [Role.GATEWAY, Role.CLIENT])
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda each: type(each).__name__)
-def test_who_may_say_what(store: StoreProcess, healthy: WirePeer, role: Role, message: Message) -> None:
+def test_who_may_say_what(store: StoreProcess, healthy: WirePeer, role: Role, message: WireMessage) -> None:
     name = type(message).__name__
     refused = name in (OF_GATEWAYS if role is Role.CLIENT else OF_CLIENTS)
     if role is Role.GATEWAY and name in OF_GATEWAYS:
@@ -183,14 +183,14 @@ def test_who_may_say_what(store: StoreProcess, healthy: WirePeer, role: Role, me
 
 @pytest.mark.parametrize("role", [Role.GATEWAY, Role.CLIENT, Role.OPERATOR])
 @pytest.mark.parametrize("message", OF_THE_STORE, ids=lambda each: type(each).__name__)
-def test_nobody_speaks_for_the_store(store: StoreProcess, healthy: WirePeer, role: Role, message: Message) -> None:
+def test_nobody_speaks_for_the_store(store: StoreProcess, healthy: WirePeer, role: Role, message: WireMessage) -> None:
     with store.connect(f"{role}-{type(message).__name__}", role, TOKENS[role]) as peer:
         assert said(peer, message) == f"{type(message).__name__} is not for a {role} to send"
     undisturbed(healthy)
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda each: type(each).__name__)
-def test_an_operator_has_frames_of_its_own(store: StoreProcess, healthy: WirePeer, message: Message) -> None:
+def test_an_operator_has_frames_of_its_own(store: StoreProcess, healthy: WirePeer, message: WireMessage) -> None:
     name = type(message).__name__
     if Role.OPERATOR in senders(name):
         return
@@ -201,7 +201,9 @@ def test_an_operator_has_frames_of_its_own(store: StoreProcess, healthy: WirePee
 
 @pytest.mark.parametrize("frame", [wire.Append(1), wire.Publish(1, wire.Wait.STORED)], ids=["Append", "Publish"])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda each: type(each).__name__)
-def test_a_client_appends_messages_only(store: StoreProcess, healthy: WirePeer, change: Change, frame: Message) -> None:
+def test_a_client_appends_messages_only(
+    store: StoreProcess, healthy: WirePeer, change: Change, frame: WireMessage
+) -> None:
     name = f"records-{type(change).__name__}-{type(frame).__name__}"
     with store.connect(name, Role.CLIENT, TOKENS[Role.CLIENT]) as client:
         answer = client.call(frame, record_of(change))

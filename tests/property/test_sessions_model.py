@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.auth.access import Parts
+from gateway.auth.access import AccessParts
 from gateway.auth.identity import Certificates
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import (
@@ -173,7 +173,7 @@ class World:
     def __init__(self, folder: Path, clock: WallClock, disk: SlowDisk | None) -> None:
         self.folder = folder
         self.disk = disk
-        access = access_of(Parts((Certificates(),), allow_anonymous=True))
+        access = access_of(AccessParts((Certificates(),), allow_anonymous=True))
         self.bench = Bench(folder / "0", clock, "sync" if disk else "async", segment_bytes=1 << 20, access=access)
         self.devices = {name: Device(name, 5 - i % 2) for i, name in enumerate(DEVICES)}
         self.expected: dict[str, dict[bytes, Expected]] = {name: {} for name in DEVICES}

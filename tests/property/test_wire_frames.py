@@ -13,7 +13,7 @@ from msgspec import inspect
 from store.errors import HandshakeRefused, WireError
 from store.wire.frames import HEAD, Frame, FrameReader, encode, frame_head
 from store.wire.handshake import MAGIC, ClientHandshake, ServerHandshake
-from store.wire.messages import KINDS, Append, Hello, Kind, Message, Role, Welcome
+from store.wire.messages import KINDS, Append, Hello, Kind, Role, Welcome, WireMessage
 from tests.support.stores import batch_of
 
 MAX_FRAME_BYTES = 8192
@@ -64,7 +64,7 @@ def structs(kind: inspect.StructType) -> st.SearchStrategy[Any]:
     return st.builds(kind.cls, **fields)
 
 
-def frames(kind: Kind) -> st.SearchStrategy[tuple[Message, int, bytes]]:
+def frames(kind: Kind) -> st.SearchStrategy[tuple[WireMessage, int, bytes]]:
     described = inspect.type_info(kind.message)
     assert isinstance(described, inspect.StructType)
     ids = st.integers(1, 2**32 - 1) if kind.asked else st.just(0)
@@ -75,10 +75,10 @@ def frames(kind: Kind) -> st.SearchStrategy[tuple[Message, int, bytes]]:
 from_store = st.lists(st.one_of([frames(kind) for kind in KINDS if Role.STORE in kind.senders]), max_size=6)
 from_gateway = st.lists(st.one_of([frames(kind) for kind in KINDS if Role.GATEWAY in kind.senders]), max_size=6)
 streams = st.tuples(st.just(Role.STORE), from_store) | st.tuples(st.just(Role.GATEWAY), from_gateway)
-Sent = tuple[Role, list[tuple[Message, int, bytes]]]
+Sent = tuple[Role, list[tuple[WireMessage, int, bytes]]]
 
 
-def plain(frames: list[Frame]) -> list[tuple[Message, int, bytes, int]]:
+def plain(frames: list[Frame]) -> list[tuple[WireMessage, int, bytes, int]]:
     return [(frame.message, frame.request_id, bytes(frame.records), frame.size_bytes) for frame in frames]
 
 

@@ -25,7 +25,7 @@ from store.wire.group_messages import (
     Receipt,
     Reject,
 )
-from store.wire.messages import Append, Message, Role
+from store.wire.messages import Append, Role, WireMessage
 from tests.support.store_protocol_bench import Talk, WireBench, changes_of
 from tests.support.stores import batch_of
 
@@ -46,7 +46,7 @@ def a_frame(rng: random.Random, number: int) -> bytes:
     large = rng.choice((0, 1, 1 << 40, 2**63 - 1))
     topic_filter = rng.choice(("h/#", "h/+", "#", "h/1", "$SYS/#"))
     message = bytes(batch_of(rng.randbytes(9), topic=b"h/%d" % (number % 5), flags=rng.randrange(64)))
-    requests: list[tuple[Message, bytes]] = [
+    requests: list[tuple[WireMessage, bytes]] = [
         (Append(rng.choice((number, number, 1, large or 1))), message),
         (Append(number), changes_of(*rng.sample(CHANGES, rng.randrange(1, 4)))),
         (wire.Follow(topic_filter, bool(number & 1), large - (large == 0), bool(number & 2)), b""),
@@ -77,7 +77,7 @@ def a_frame(rng: random.Random, number: int) -> bytes:
     )
 
 
-def group_requests(rng: random.Random, topic_filter: str, large: int) -> list[Message]:
+def group_requests(rng: random.Random, topic_filter: str, large: int) -> list[WireMessage]:
     ref = rng.randrange(9)
     settings = rng.choice((None, GroupSettings(), GroupSettings(3, 1, 1, 1, 1, 1)))
     start = rng.choice(("earliest", "latest", "9" * 19, "x"))

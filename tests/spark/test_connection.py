@@ -10,8 +10,8 @@ import pytest
 from loadtest.chaos.part import Part
 from penstock.sdk.address import Address
 from penstock.spark import connection as connection_module
-from penstock.spark.connection import Store
-from penstock.spark.errors import RequestFailed, StoreAway, StoreRefusesUs
+from penstock.spark.connection import StoreAccess
+from penstock.spark.errors import RequestFailed, StoreRefusesUs, StoreUnreachable
 from penstock.spark.remote import RemoteLog
 from store.records._records import RecordBatch
 from store.records.records import RecordType
@@ -42,8 +42,8 @@ def part(tmp_path: Path, port: int) -> Iterator[Part]:
     part.kill()
 
 
-def store_at(port: int, scheme: str = "penstock", **others: object) -> Store:
-    return Store(Address.parse(f"{scheme}://127.0.0.1:{port}"), **others)  # type: ignore[arg-type]
+def store_at(port: int, scheme: str = "penstock", **others: object) -> StoreAccess:
+    return StoreAccess(Address.parse(f"{scheme}://127.0.0.1:{port}"), **others)  # type: ignore[arg-type]
 
 
 def test_who_computes_for_long_is_not_given_up(part: Part, port: int) -> None:
@@ -88,7 +88,7 @@ def test_a_store_that_stands_still_or_is_away(part: Part, port: int) -> None:
         assert connection.call(END, SegmentsFound).log_base == 0
     part.kill()
     started_s = time.monotonic()
-    with pytest.raises(StoreAway, match=r"cannot connect \(Connection refused\); is it running\?"):
+    with pytest.raises(StoreUnreachable, match=r"cannot connect \(Connection refused\); is it running\?"):
         store_at(port, patience_s=0.5).connect().call(END, SegmentsFound)
     assert time.monotonic() - started_s >= 0.5
 
@@ -131,7 +131,7 @@ def test_tls(tmp_path: Path, port: int) -> None:
         stranger = RemoteLog(store_at(port, "penstocks", ca_file=str(other.certificate)))
         with pytest.raises(StoreRefusesUs, match=r"certificate is not trusted .*; give tlsCaFile"):
             stranger.base()
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnreachable):
             RemoteLog(store_at(port, patience_s=0.0)).base()
     finally:
         part.kill()

@@ -19,7 +19,7 @@ from penstock.spark.export import Export, read_export
 from penstock.spark.manifest import (
     FILES,
     ExportedFile,
-    Manifest,
+    ExportManifest,
     delete_leftovers,
     locked,
     read_manifest,
@@ -47,7 +47,7 @@ def fill(store: MessageStore, round_: int) -> None:
         publish(store, topic, b"%d-%d" % (round_, i) * 50, properties=b"\x26\0\1k\0\1v" * (i % 3))
 
 
-def export(store: MessageStore, target: Path, spark: SparkSession, **options: bool) -> tuple[Manifest, list[str]]:
+def export(store: MessageStore, target: Path, spark: SparkSession, **options: bool) -> tuple[ExportManifest, list[str]]:
     said: list[str] = []
     export = Export(str(store.settings.data), target, STEP_BYTES, **options)
     return export.run(spark, said.append), said
@@ -142,7 +142,7 @@ def test_what_is_in_no_manifest_goes(tmp_path: Path) -> None:
     for name in (counts, leftover, "date=2026-11-21/level=line/part-2.parquet"):
         (tmp_path / FILES / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / FILES / name).touch()
-    kept = Manifest(0, 64, (ExportedFile(counts, 1, 0, 0, 0),))
+    kept = ExportManifest(0, 64, (ExportedFile(counts, 1, 0, 0, 0),))
     write_manifest(tmp_path, kept)
     (tmp_path / "manifest.json.new").write_text("half of")
     assert read_manifest(tmp_path) == kept

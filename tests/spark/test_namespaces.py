@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark.errors import BadOption
+from penstock.spark.errors import BadSparkOption
 from penstock.spark.options import parse_options
 from penstock.sync import Client
 from tests.support.store_process import StoreProcess
@@ -119,5 +119,5 @@ def test_what_a_sink_may_not_name(spark: SparkSession, store: StoreProcess) -> N
 
 def test_bad_options() -> None:
     for options in ({"namespace": "No Name"}, {"namespace": "acme", "topic": "$ns:beta/x"}):
-        with pytest.raises(BadOption):
+        with pytest.raises(BadSparkOption):
             parse_options({"path": "/tmp", **options})

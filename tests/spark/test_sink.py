@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from loadtest.chaos.cluster import Cluster
 from penstock.sdk.address import Address
-from penstock.spark.connection import Store
+from penstock.spark.connection import StoreAccess
 from penstock.spark.encoding import Defaults, Encoder
-from penstock.spark.publishing import Publisher
+from penstock.spark.publishing import SparkPublisher
 from penstock.spark.sink import SINK_OPTIONS, WRITABLE, target_of
 from tests.spark.fleet import TIMEOUT_S, Sent, connected, leave, publish
 from tests.spark.rows import COLUMNS, Got, batch_of_rows
@@ -163,7 +163,7 @@ def test_bad_options_and_columns_are_one_clear_line(spark: SparkSession) -> None
 
 def test_an_epoch_is_published_once_however_it_is_run_again(spark: SparkSession, apart: Cluster) -> None:
     """Also one of several Appends, of which some were stored; in partitions that are others, in another order."""
-    store = Store(Address.parse(url_of(apart)), TOKEN)
+    store = StoreAccess(Address.parse(url_of(apart)), TOKEN)
     name = "producer:spark:test"
     rows = [Got(f"epoch/{i % 3}", b"%d" % i + b" " * 100) for i in range(9000)]
     records = np.frombuffer(bytearray(Encoder(Defaults(), 0).encode(batch_of_rows(rows))), np.uint8)
@@ -173,7 +173,7 @@ def test_an_epoch_is_published_once_however_it_is_run_again(spark: SparkSession,
         interrupted.publish_epoch(5, records)
     for data in (again, records, again):
         apart.store.restart()
-        publisher = Publisher(store, name)
+        publisher = SparkPublisher(store, name)
         publisher.publish_epoch(5, data.copy())
         publisher.publish_epoch(4, data.copy())
         publisher.close()
@@ -181,10 +181,10 @@ def test_an_epoch_is_published_once_however_it_is_run_again(spark: SparkSession,
     assert sorted(int(bytes(row.payload)) for row in read.select("payload").collect()) == list(range(9000))
 
 
-class Interrupted(Publisher):
+class Interrupted(SparkPublisher):
     """One whose process ends after so many Appends."""
 
-    def __init__(self, store: Store, name: str, after: int) -> None:
+    def __init__(self, store: StoreAccess, name: str, after: int) -> None:
         super().__init__(store, name)
         self._left = after
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.spark.columns import COLUMNS
-from penstock.spark.errors import BadOption, DataLost
+from penstock.spark.errors import BadSparkOption, DataLost
 from penstock.spark.options import parse_options
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream import StreamReader
@@ -146,7 +146,7 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise(numbers: Numbers) -> N
     assert at(startingOffsets="earliest").initialOffset() == {"log": 0}
     assert at(startingOffsets='{"log": 64}').initialOffset() == {"log": 64}
     assert at(startingTimestamp="-1h").initialOffset() == {"log": 0}
-    with pytest.raises(BadOption, match="a stream has no end"):
+    with pytest.raises(BadSparkOption, match="a stream has no end"):
         at(endingOffsets="latest")
 
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from loadtest.chaos.cluster import Cluster
 from penstock.spark.columns import COLUMNS
-from penstock.spark.errors import BadOption, DataLost, StoreAway
+from penstock.spark.errors import BadSparkOption, DataLost, StoreUnreachable
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream import StreamReader
 from tests.spark.fleet import HEADERS, Sent, publish, telemetry
@@ -153,7 +153,7 @@ def test_what_is_wrong_is_said_in_a_line(spark: SparkSession, load: Load, apart:
         ({"path": "penstock://x", "storeTimeout": "soon"}, "use seconds, from 0"),
         ({"path": str(tmp_path), "consumerName": "x"}, "only a store that runs can show it"),
     ):
-        with pytest.raises(BadOption, match=line):
+        with pytest.raises(BadSparkOption, match=line):
             PenstockSource(options).schema()  # type: ignore[arg-type]
 
 
@@ -171,5 +171,5 @@ def test_positions_that_are_not_there(apart: Cluster) -> None:
     assert lenient.initialOffset()["log"] > 72
     away = PenstockSource({"path": f"penstock://127.0.0.1:{free_port()}", "storeTimeout": "0"})  # type: ignore[arg-type]
     away_reader = away.streamReader(away.schema())
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnreachable):
         away_reader.initialOffset()

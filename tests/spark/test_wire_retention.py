@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from loadtest.chaos.cluster import Cluster
 from penstock.sdk.address import Address
 from penstock.spark.batch import BatchReader
-from penstock.spark.connection import Store
+from penstock.spark.connection import StoreAccess
 from penstock.spark.errors import DataLost
 from penstock.spark.reading import LogRange
 from penstock.spark.remote import RemoteLog
@@ -46,7 +46,7 @@ class Kept:
     def __init__(self, folder: Path) -> None:
         self.cluster = Cluster(folder, 1, SMALL, wires=False)
         self.url = self.cluster.store_url.replace("tcp:", "penstock:")
-        self.log = RemoteLog(Store(Address.parse(self.url)))
+        self.log = RemoteLog(StoreAccess(Address.parse(self.url)))
         self.count = 0
 
     def publish(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightqueue.mending.checking import Verdict
+from lightqueue.mending.checking import CheckResult
 from lightqueue.message_store import MessageStore
 from store.files.marks import MARKS
 from store.files.segment import HEADER_BYTES, read_records, segment_paths
@@ -26,7 +26,7 @@ class Injury:
 
     do: Callable[[Path, Path], object]
     kinds: frozenset[str]  # of the findings
-    verdict: Verdict
+    verdict: CheckResult
 
 
 def make_store(data: Path, seed: int = 0) -> dict[int, bytes]:
@@ -134,11 +134,11 @@ def _both_slots(data: Path, _: Path) -> None:
     flip(data / "log" / MARKS, 532)
 
 
-def _is(do: Callable[[Path, Path], object], verdict: Verdict, *kinds: str) -> Injury:
+def _is(do: Callable[[Path, Path], object], verdict: CheckResult, *kinds: str) -> Injury:
     return Injury(do, frozenset(kinds), verdict)
 
 
-LOSS, MENDS, INTACT = Verdict.LOSS, Verdict.MENDS_ITSELF, Verdict.INTACT
+LOSS, MENDS, INTACT = CheckResult.LOSS, CheckResult.MENDS_ITSELF, CheckResult.INTACT
 
 OF_THE_LOG: dict[str, Injury] = {
     "a bit of a magic": _is(_flips_header(1, 2), MENDS, "mended"),

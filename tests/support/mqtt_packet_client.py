@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gateway.auth.access import Access, Parts
+from gateway.auth.access import Access, AccessParts
 from gateway.auth.attempts import Attempts
 from gateway.auth.passwords import PasswordLine, hashed
 from gateway.auth.scram import ScramVerifier
@@ -39,7 +39,7 @@ TIMEOUT_S = 20
 P = TypeVar("P", bound=Packet)
 
 
-def access_of(parts: Parts) -> Access:
+def access_of(parts: AccessParts) -> Access:
     """What clients are judged by, with default settings and a clock that stands still."""
     return Access(parts, AuthSettings(), Attempts(AuthSettings(), lambda: 0.0))
 

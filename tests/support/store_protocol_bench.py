@@ -24,10 +24,10 @@ from store.records._records import RecordBatch
 from store.state.changes import Change, encode_change
 from store.wire.frames import Frame, FrameReader, Readable, encode
 from store.wire.handshake import ClientHandshake
-from store.wire.messages import Append, Failed, Hello, Message, Ping, Role, Welcome
+from store.wire.messages import Append, Failed, Hello, Ping, Role, Welcome, WireMessage
 from tests.support.stores import batch_of, small
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=WireMessage)
 
 
 class WireBench:
@@ -97,12 +97,12 @@ class Talk:
     def send(self, data: bytes) -> None:
         self.conversation.received(data)
 
-    def ask(self, message: Message, records: Readable = b"") -> int:
+    def ask(self, message: WireMessage, records: Readable = b"") -> int:
         self._request_ids += 1
         self.send(encode(message, self._request_ids, records))
         return self._request_ids
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: WireMessage) -> None:
         """The store deals with it at once, however long that takes on a busy machine."""
         self.send(encode(message))
         for _ in range(1_000):
@@ -140,19 +140,19 @@ class Talk:
             self.frames.remove(frame)
         return found[0] if found else None
 
-    def answer(self, request_id: int) -> Message | None:
+    def answer(self, request_id: int) -> WireMessage | None:
         frame = self.answer_frame(request_id)
         return frame.message if frame is not None else None
 
-    def call_frame(self, message: Message, records: Readable = b"") -> Frame:
+    def call_frame(self, message: WireMessage, records: Readable = b"") -> Frame:
         frame = self.answer_frame(self.ask(message, records))
         assert frame is not None
         return frame
 
-    def call(self, message: Message, records: Readable = b"") -> Message:
+    def call(self, message: WireMessage, records: Readable = b"") -> WireMessage:
         return self.call_frame(message, records).message
 
-    def tell_log(self, sequence: int, *changes: Change) -> Message:
+    def tell_log(self, sequence: int, *changes: Change) -> WireMessage:
         """Append state changes."""
         return self.call(Append(sequence), changes_of(*changes))
 

@@ -16,7 +16,7 @@ from notify.server.peers import Peers
 from notify.settings import WireSettings
 from store.wire.frames import Frame, FrameReader, encode
 from store.wire.handshake import VERSIONS, ClientHandshake
-from store.wire.messages import Hello, Message, Ping, Pong, Role
+from store.wire.messages import Hello, Ping, Pong, Role, WireMessage
 
 CACHE_BYTES = 1 << 20
 
@@ -34,7 +34,7 @@ class WireBetween:
         self._loop = loop
         self._scheduled = False
         self.figures = WireCounters()
-        self.loses: tuple[type[Message], ...] = ()  # events that do not arrive
+        self.loses: tuple[type[WireMessage], ...] = ()  # events that do not arrive
         self.is_slow = False  # each frame to the gateway arrives in a loop turn of its own
         self._under_way: deque[Frame] = deque()  # to the gateway
         self._starts = 0

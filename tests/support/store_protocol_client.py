@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from store.errors import WireError
 from store.wire.frames import Frame, FrameReader, Readable, encode
 from store.wire.handshake import ClientHandshake
-from store.wire.messages import Grew, Hello, Message, Ping, Pong, Pushed, Role, Welcome
+from store.wire.messages import Grew, Hello, Ping, Pong, Pushed, Role, Welcome, WireMessage
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=WireMessage)
 
 TIMEOUT_S = 20.0
 
@@ -33,7 +33,7 @@ class WirePeer:
 
     def __init__(self, url: str, name: str, role: Role = Role.GATEWAY, token: str = "") -> None:
         self.url, self.name = url, name
-        self.events: list[Message] = []  # what came that was not asked for
+        self.events: list[WireMessage] = []  # what came that was not asked for
         self.pongs = 0
         self._answers: dict[int, Frame] = {}
         self._request_ids = 0
@@ -61,13 +61,13 @@ class WirePeer:
 
     # --- out
 
-    def ask(self, message: Message, records: Readable = b"") -> int:
+    def ask(self, message: WireMessage, records: Readable = b"") -> int:
         """Send a request; its request_id."""
         self._request_ids += 1
         self._send(encode(message, self._request_ids, records))
         return self._request_ids
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: WireMessage) -> None:
         self._send(encode(message))
 
     def _send(self, data: bytes) -> None:
@@ -84,14 +84,14 @@ class WirePeer:
 
     # --- in
 
-    def answer(self, request_id: int) -> Message:
+    def answer(self, request_id: int) -> WireMessage:
         return self.answer_frame(request_id).message
 
     def answer_frame(self, request_id: int) -> Frame:
         self.wait(lambda: request_id in self._answers)
         return self._answers.pop(request_id)
 
-    def call(self, message: Message, records: Readable = b"") -> Message:
+    def call(self, message: WireMessage, records: Readable = b"") -> WireMessage:
         return self.answer(self.ask(message, records))
 
     def event(self, kind: type[M], accept: Callable[[M], bool] = lambda _: True) -> M:
@@ -109,12 +109,12 @@ class WirePeer:
     def grew(self, ref: int, next_offset: int) -> None:
         """Wait until a queue is said to have grown so far, or what makes it so long was pushed."""
 
-        def ends(event: Message) -> list[tuple[int, int]]:
+        def ends(event: WireMessage) -> list[tuple[int, int]]:
             if isinstance(event, Pushed):
                 return [(one, first + count) for one, first, count in event.ranges]
             return event.queues if isinstance(event, Grew) else []
 
-        self.event(Message, lambda each: any(one == ref and end >= next_offset for one, end in ends(each)))
+        self.event(WireMessage, lambda each: any(one == ref and end >= next_offset for one, end in ends(each)))
 
     def wait(self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
         deadline_s = time.monotonic() + timeout_s

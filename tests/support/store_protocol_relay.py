@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from loadtest.chaos.wire import Wire
 from store.wire.frames import HEAD
-from store.wire.messages import KINDS, Message
+from store.wire.messages import KINDS, WireMessage
 
 MESSAGES = {kind.number: kind.message for kind in KINDS}
 
@@ -17,8 +17,8 @@ class FrameWire(Wire):
     """A Wire that looks at what the store says, and may lose some of it."""
 
     def __init__(self, store_port: int) -> None:
-        self.said: Counter[type[Message]] = Counter()
-        self.loses: tuple[type[Message], ...] = ()
+        self.said: Counter[type[WireMessage]] = Counter()
+        self.loses: tuple[type[WireMessage], ...] = ()
         super().__init__(store_port)
 
     async def _copy_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

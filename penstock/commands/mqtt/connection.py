@@ -24,7 +24,7 @@ CERTIFICATE_REQUIRED = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
 START_A_SERVER = "start one with `penstock serve`, or name another with --url"
 
 
-class Connection:
+class PahoConnection:
     """Connected on entering the context; disconnected on leaving it."""
 
     def __init__(self, address: ServerAddress, tls: Tls, purpose: str, wait_s: float = 0, client_id: str = "") -> None:

@@ -7,21 +7,21 @@ import paho.mqtt.client as paho
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from penstock.commands.mqtt.connection import Connection
-from penstock.errors import ConnectionFailed, Refused
+from penstock.commands.mqtt.connection import PahoConnection
+from penstock.errors import ConnectionFailed, RefusedByServer
 
 MAXIMUM_IN_FLIGHT = 1_000
 ANSWER_TIMEOUT_S = 60
 PACKET_IDENTIFIER_NOT_FOUND = 0x92
 
 
-class Publisher:
+class CommandPublisher:
     """The caller's thread publishes and waits; paho's thread counts what the server answers.
 
     A QoS 0 message is in flight until it is written to the socket.
     """
 
-    def __init__(self, connection: Connection, topic: str, qos: int, retain: bool) -> None:
+    def __init__(self, connection: PahoConnection, topic: str, qos: int, retain: bool) -> None:
         self._connection = connection
         self._topic = topic
         self._qos = qos
@@ -40,10 +40,10 @@ class Publisher:
         self._client.publish(self._topic, payload, self._qos, self._retain)
 
     def finish(self) -> None:
-        """Waits for every answer. Raises Refused if the server turned any message down."""
+        """Waits for every answer. Raises RefusedByServer if the server turned any message down."""
         self._wait_until(lambda: self._answered == self._sent)
         if self._refusals:
-            raise Refused(
+            raise RefusedByServer(
                 f"{self._connection.address}: refused {len(self._refusals)} of {self._sent} "
                 f"messages to {self._topic!r}: {self._refusals[0]}"
             )

@@ -9,14 +9,14 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from penstock.commands.mqtt.connection import Connection
-from penstock.errors import ConnectionFailed, Refused
+from penstock.commands.mqtt.connection import PahoConnection
+from penstock.errors import ConnectionFailed, RefusedByServer
 
 START_PROPERTY = "penstock-from"
 
 
 class Subscriber:
-    def __init__(self, connection: Connection, verbose: bool, count: int | None) -> None:
+    def __init__(self, connection: PahoConnection, verbose: bool, count: int | None) -> None:
         self._connection = connection
         self._verbose = verbose
         self._remaining = count
@@ -44,7 +44,7 @@ class Subscriber:
         except KeyboardInterrupt:
             return
         if self._refusal is not None:
-            raise Refused(f"{self._connection.address}: {self._refusal}")
+            raise RefusedByServer(f"{self._connection.address}: {self._refusal}")
         if not self._finished:
             raise ConnectionFailed(str(self._connection.lost))
 

@@ -16,7 +16,7 @@ from store.errors import HandshakeRefused, StoreAway, WireError
 from store.wire.client.address import WireAddress
 from store.wire.client.session import PeerSession
 from store.wire.frames import Frame, encode
-from store.wire.messages import Goodbye, Hello, Message, Ping, Welcome
+from store.wire.messages import Goodbye, Hello, Ping, Welcome, WireMessage
 from store.wire.sockets import unix_address
 
 READ_BYTES = 1 << 20
@@ -81,7 +81,7 @@ class BlockingLink:
             self._wait_s = self.welcome.heartbeat_ms / 1000
             threading.Thread(target=self._beat, args=(times.idle_s,), daemon=True).start()
 
-    def send(self, message: Message, request_id: int = 0, records: bytes = b"") -> None:
+    def send(self, message: WireMessage, request_id: int = 0, records: bytes = b"") -> None:
         """Send a message; a request has a request_id."""
         self.send_bytes(encode(message, request_id, records))
 

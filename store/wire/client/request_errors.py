@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from store.errors import RequestRefused, StoreAway, WireError
-from store.wire.base import Message
+from store.wire.base import WireMessage
 from store.wire.messages import Failed
 
 OfCode = Callable[[str, str], Exception]
 """Makes an exception of a FailureCode and the store's text."""
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=WireMessage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class RequestErrors:
         """The exception of an answer that refuses a request."""
         return self.of_code(answer.code, answer.message)
 
-    def checked(self, answer: Message, kind: type[M]) -> M:
+    def checked(self, answer: WireMessage, kind: type[M]) -> M:
         """The answer, if it is of this kind. Raises the exception of a refusal, or WireError."""
         if isinstance(answer, kind):
             return answer

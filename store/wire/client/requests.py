@@ -16,11 +16,11 @@ import msgspec
 from store.errors import WireError
 from store.wire.client.request_errors import RequestErrors
 from store.wire.frames import Frame, frame_head
-from store.wire.messages import Failed, FailureCode, Goodbye, Message, Publish, Welcome
+from store.wire.messages import Failed, FailureCode, Goodbye, Publish, Welcome, WireMessage
 
 NEVER_S = float("inf")
 
-Outcome = Message | Exception
+Outcome = WireMessage | Exception
 Answered = Callable[[Outcome, Frame], None]
 """Called with the answer, or the reason why there is none, and the frame that brought it."""
 
@@ -31,7 +31,7 @@ MOST_REQUEST_ID = 0xFFFFFFFF
 class PendingRequest(msgspec.Struct, eq=False):
     """A message to be sent, and the callback for its outcome; without a callback it has no answer."""
 
-    message: Message
+    message: WireMessage
     answered: Answered | None = None
     records: bytes = b""
     deadline_s: float = NEVER_S
@@ -51,7 +51,7 @@ class RequestRules:
     """
 
     timeout_s: float = NEVER_S
-    windowed: type[Message] | None = None
+    windowed: type[WireMessage] | None = None
     window: int = 0
     refuses_large: bool = False
     errors: RequestErrors = field(default_factory=RequestErrors)
@@ -88,7 +88,7 @@ class PendingRequests:
 
     # --- asking
 
-    def ask(self, message: Message, answered: Answered, records: bytes = b"") -> PendingRequest:
+    def ask(self, message: WireMessage, answered: Answered, records: bytes = b"") -> PendingRequest:
         """Send a request; `answered` is called once, unless the request is dropped."""
         request = PendingRequest(message, answered, records)
         if self._has_deadlines:
@@ -101,7 +101,7 @@ class PendingRequests:
         self._wake()
         return request
 
-    def ask_once(self, message: Message, answered: Answered) -> PendingRequest:
+    def ask_once(self, message: WireMessage, answered: Answered) -> PendingRequest:
         """As ask(), on the current connection only and without a time limit. If the connection ends first, the
         outcome is `errors.lost`."""
         assert self.welcome is not None
@@ -110,12 +110,12 @@ class PendingRequests:
         self._wake()
         return request
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: WireMessage) -> None:
         """Send a message that has no answer, in its order among the requests, on this connection or the next one."""
         self.to_send.append(PendingRequest(message))
         self._wake()
 
-    def tell_first(self, message: Message) -> None:
+    def tell_first(self, message: WireMessage) -> None:
         """Send a message that has no answer before all requests. Without a connection it is dropped."""
         if self.welcome is not None:
             self._told.append(frame_head(message))

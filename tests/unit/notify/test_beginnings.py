@@ -9,7 +9,7 @@ import pytest
 from notify.beginnings import LOOK_BYTES
 from store.wire.frames import HEAD
 from store.wire.group_messages import GroupClose, GroupDrop, GroupList, GroupOpen, GroupOpened, GroupsListed
-from store.wire.messages import Append, Failed, FailureCode, Message, Role
+from store.wire.messages import Append, Failed, FailureCode, Role, WireMessage
 from tests.support.store_protocol_bench import Talk, WireBench, message
 from tests.support.stores import publish
 
@@ -26,7 +26,7 @@ def client(bench: WireBench) -> Talk:
     return bench.connect("c", Role.CLIENT)
 
 
-def asked(client: Talk, topic_filter: str, start: str, group: str = "g", or_refuse: bool = True) -> Message:
+def asked(client: Talk, topic_filter: str, start: str, group: str = "g", or_refuse: bool = True) -> WireMessage:
     return client.call(GroupOpen(group, topic_filter, "c", None, start, or_refuse=or_refuse))
 
 
@@ -38,7 +38,7 @@ def lag(client: Talk, group: str = "g") -> int:
     return found.lag
 
 
-def is_refused(answer: Message) -> bool:
+def is_refused(answer: WireMessage) -> bool:
     if isinstance(answer, GroupOpened):
         return False
     assert isinstance(answer, Failed)

@@ -24,16 +24,11 @@ SAME_NAMES_ALLOWED: dict[str, str] = {
     name: why
     for names, why in (
         (
-            "Client Deliveries Reading Subscription",
-            "the client that waits has the names of the asyncio client",
+            "Client Deliveries Delivery Pending Reading Subscription",
+            "the client that waits has the asyncio client's names",
         ),
-        (
-            "BadOption Connection Credentials Delivery Disconnect Judging Manifest Message Meter "
-            "Outgoing Pace Parts Pending Piece Publish Publisher QueueOffsets Reader Receipt Refused "
-            "Request Requests Settled Store StoreAway Unreadable Verdict Waiting Wanted _Connection "
-            "_Line _Request",
-            "not renamed so far",
-        ),
+        ("Disconnect Publish", "a packet of MQTT and a message of the wire are called as their protocols call them"),
+        ("Receipt", "both of that"),
     )
     for name in names.split()
 }

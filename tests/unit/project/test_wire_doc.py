@@ -19,11 +19,11 @@ from store.wire.messages import (
     FailureCode,
     Following,
     Hello,
-    Message,
     QueueInfo,
     RefusedReason,
     Role,
     Welcome,
+    WireMessage,
 )
 from tests.unit.project.test_formats_doc import PAGE, as_text, vector
 
@@ -110,7 +110,7 @@ def examples() -> list[tuple[str, str, str]]:
 def test_an_example(name: str, body: str, says: str) -> None:
     payload = bytes.fromhex(body)
     assert as_text(msgspec.msgpack.decode(payload)) == json.loads(says)
-    message: Message = msgspec.msgpack.decode(payload, type=BY_NAME[name])
+    message: WireMessage = msgspec.msgpack.decode(payload, type=BY_NAME[name])
     assert msgspec.msgpack.encode(message) == payload
     assert len(json.loads(says)) == len(message.__struct_fields__)
     if isinstance(message, Following):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue.mending.checking import Verdict, check_folder
+from lightqueue.mending.checking import CheckResult, check_folder
 from lightqueue.message_store import MessageStore
 from store.mending.backup import backup
 from store.mending.restore import restore
@@ -45,7 +45,7 @@ def test_there_are_folders() -> None:
 
 def test_all_that_is_in_it_is_there(data: Path) -> None:
     report = check_folder(data)
-    assert report.verdict in (Verdict.INTACT, Verdict.MENDS_ITSELF)
+    assert report.verdict in (CheckResult.INTACT, CheckResult.MENDS_ITSELF)
     assert {each.kind for each in report.damage} <= {"index", "mended"}
     store = MessageStore(small(data))
     holds_all(store)
@@ -54,7 +54,7 @@ def test_all_that_is_in_it_is_there(data: Path) -> None:
     store = MessageStore(small(data))
     holds_all(store, b"more")
     store.close()
-    assert check_folder(data).verdict == Verdict.INTACT
+    assert check_folder(data).verdict == CheckResult.INTACT
 
 
 def test_once_started_it_can_be_backed_up(data: Path, tmp_path: Path) -> None:

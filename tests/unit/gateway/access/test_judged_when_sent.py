@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.access import Allowed, Parts, Question
+from gateway.auth.access import AccessParts, Allowed, Question
 from gateway.auth.permissions import parse_permissions
 from gateway.mqtt.packets import (
     PubAck,
@@ -31,8 +31,8 @@ ALL = '[[rule]]\nallow = ["publish", "retain", "subscribe"]\ntopics = ["#"]\n'
 NO_SECRETS = '[[rule]]\ndeny = ["subscribe"]\ntopics = ["secret/#"]\n' + ALL
 
 
-def parts(rules: str) -> Parts:
-    return Parts(permissions=parse_permissions(tomllib.loads(rules)))
+def parts(rules: str) -> AccessParts:
+    return AccessParts(permissions=parse_permissions(tomllib.loads(rules)))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.access import Parts
+from gateway.auth.access import AccessParts
 from gateway.auth.identity import Certificates
 from gateway.auth.permissions import parse_permissions
 from gateway.mqtt.packets import Will
@@ -24,9 +24,9 @@ NO_GONE = '[[rule]]\nusers = ["a"]\ndeny = ["publish"]\ntopics = ["gone/#"]\n'
 ALL = '[[rule]]\nallow = ["publish", "retain", "subscribe"]\ntopics = ["#"]\n'
 
 
-def parts(text: str) -> Parts:
+def parts(text: str) -> AccessParts:
     permissions = parse_permissions(tomllib.loads(text))
-    return Parts((Certificates(),), permissions=permissions, allow_anonymous=True)
+    return AccessParts((Certificates(),), permissions=permissions, allow_anonymous=True)
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from gateway.auth import attempts as module
 from gateway.auth.attempts import Attempts
 from gateway.auth.early import EarlyLogins
 from gateway.auth.fair_queue import BEGUN_AT_ONCE, FairQueue, Job
-from gateway.auth.identity import Answer, Attempt, Credentials, Identity, Refused, Verdict
+from gateway.auth.identity import Answer, Attempt, Credentials, Identity, LoginRefused, Verdict
 from gateway.auth.limited import Limited
 from gateway.auth.settings import AuthSettings
 from gateway.mqtt.reason_codes import ReasonCode
 
-WRONG = Refused("wrong", is_failure=True)
+WRONG = LoginRefused("wrong", is_failure=True)
 HERE, THERE = "192.0.2.1", "198.51.100.1"
 
 

@@ -7,12 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access.quotas import Bucket, grant
-from gateway.auth.access import Parts, Question
+from gateway.auth.access import AccessParts, Question
 from gateway.auth.client_ids import MOST_CHARACTERS, ClientIds
 from gateway.auth.errors import AuthError
 from gateway.auth.hook import TimedCache
 from gateway.auth.http import Breaker
-from gateway.auth.identity import UNKNOWN, Authenticator, Certificates, Chain, Credentials, Identity, Refused, Verdict
+from gateway.auth.identity import (
+    UNKNOWN,
+    Authenticator,
+    Certificates,
+    Chain,
+    Credentials,
+    Identity,
+    LoginRefused,
+    Verdict,
+)
 from gateway.auth.passwords import hashed, parse_passwords
 from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions
 from gateway.auth.scram import ScramVerifier
@@ -39,14 +48,14 @@ def verdict(chain: Chain, username: str | None = "u", certificate: str = "") -> 
     return only
 
 
-NOBODY, ALICE, NO = Says(None), Says(Identity("alice")), Says(Refused("no"))
+NOBODY, ALICE, NO = Says(None), Says(Identity("alice")), Says(LoginRefused("no"))
 
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
         ([NOBODY, ALICE, NO], Identity("alice")),
-        ([NOBODY, NO, ALICE], Refused("no")),
+        ([NOBODY, NO, ALICE], LoginRefused("no")),
         ([NOBODY, NOBODY], UNKNOWN),
     ],
 )
@@ -57,7 +66,7 @@ def test_the_first_who_knows_decides(asked: list[Authenticator], expected: Verdi
 
 def test_without_credentials_nobody_is_asked() -> None:
     refused = verdict(Chain([ALICE], allow_anonymous=False), None)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, LoginRefused)
     assert refused.reason_code is ReasonCode.NOT_AUTHORIZED
     assert verdict(Chain([ALICE], allow_anonymous=True), None) == Identity()
     assert verdict(Chain([], allow_anonymous=False), "u") == Identity()  # a name that nobody verified is none
@@ -67,8 +76,8 @@ def test_a_certificate_is_a_credential_where_it_counts() -> None:
     chain = Chain([Certificates(), NO], allow_anonymous=False)
     assert verdict(chain, None, "device-1") == Identity("device-1")
     assert verdict(chain, "u", "device-1") == Identity("device-1")
-    assert verdict(chain, "u") == Refused("no")
-    assert isinstance(verdict(Chain([NO], allow_anonymous=False), None, "device-1"), Refused)
+    assert verdict(chain, "u") == LoginRefused("no")
+    assert isinstance(verdict(Chain([NO], allow_anonymous=False), None, "device-1"), LoginRefused)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +96,7 @@ def test_a_certificate_is_a_credential_where_it_counts() -> None:
     ],
 )
 def test_client_identifiers(pattern: str, user: str, client_id: str, expected: bool) -> None:
-    assert access_of(Parts(client_ids=ClientIds(pattern))).may_be_called(Identity(user), client_id) is expected
+    assert access_of(AccessParts(client_ids=ClientIds(pattern))).may_be_called(Identity(user), client_id) is expected
 
 
 @pytest.mark.parametrize(
@@ -128,13 +137,13 @@ def test_a_client_identifier_too_long_to_be_judged_is_no_users() -> None:
 
 def test_without_rules_who_is_in_may_do_everything_and_with_any_only_that() -> None:
     question = Question("u", "c", Action.PUBLISH, "a")
-    access = access_of(Parts())
+    access = access_of(AccessParts())
     assert access.is_open_to(Identity("u"))
     assert access.decide(Identity("u"), question) == MAX_QOS
     assert access.decide(Identity("u", rules=()), question) == REFUSED
     assert not access.is_open_to(Identity("u", rules=()))
-    assert access_of(Parts(permissions=Permissions())).decide(Identity("u"), question) == REFUSED
-    assert access_of(Parts(permissions=Permissions((), MAX_QOS))).decide(Identity("u"), question) == MAX_QOS
+    assert access_of(AccessParts(permissions=Permissions())).decide(Identity("u"), question) == REFUSED
+    assert access_of(AccessParts(permissions=Permissions((), MAX_QOS))).decide(Identity("u"), question) == MAX_QOS
 
 
 def test_the_breaker_opens_after_failures_in_a_row_and_tries_one() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.access import Parts
+from gateway.auth.access import AccessParts
 from gateway.auth.identity import Certificates, Identity
 from gateway.auth.left_by import LeftJudge, judge, left_by, left_by_client
 from gateway.auth.passwords import PasswordTable, parse_passwords
@@ -26,9 +26,9 @@ LEAVES = '[[rule]]\nallow = ["publish", "retain"]\ntopics = ["%u/#"]\n'
 OWN = parse_permissions(tomllib.loads('[[rule]]\nallow = ["publish"]\ntopics = ["own/#"]\n')).rules
 
 
-def parts(**fields: Any) -> Parts:
+def parts(**fields: Any) -> AccessParts:
     permissions = parse_permissions(tomllib.loads(LEAVES))
-    return Parts(**{"authenticators": (Certificates(),), "permissions": permissions, **fields})
+    return AccessParts(**{"authenticators": (Certificates(),), "permissions": permissions, **fields})
 
 
 def judged(by: bytes, topic: str = "a/t", retain: bool = False, **fields: Any) -> int:
@@ -47,7 +47,7 @@ def test_who_left_it() -> None:
     access = access_of(parts())
     assert left_by(None, Identity("a"), "c", "a/t", False) == b""
     assert left_by(access, None, "c", "a/t", False) == b""
-    assert left_by(access_of(Parts()), Identity(), "c", "a/t", False) == b""  # nothing is judged there
+    assert left_by(access_of(AccessParts()), Identity(), "c", "a/t", False) == b""  # nothing is judged there
     assert decode(left_by(access, Identity("a"), "c", "a/t", False)) == LeftBy("a")
     by_password = Identity("a", verifier="v", namespace="acme", login="acme-a")
     assert decode(left_by(access, by_password, "c", "a/t", True)) == LeftBy("a", "acme", "acme-a")
@@ -72,7 +72,7 @@ def test_who_left_it_at_the_store() -> None:
     access = access_of(parts())
     assert decode(left_by_client(access, Identity("a"))) == LeftBy("a", is_client=True)
     assert decode(left_by_client(access, Identity("a", rules=OWN))) == LeftBy("a", own=3, is_client=True)
-    assert left_by_client(access_of(Parts()), Identity()) == b""
+    assert left_by_client(access_of(AccessParts()), Identity()) == b""
 
 
 def test_a_client_of_the_store_has_to_say_what_it_was_told() -> None:

@@ -6,7 +6,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.access import Parts
+from gateway.auth.access import AccessParts
 from gateway.auth.client_ids import ClientIds
 from gateway.auth.identity import Identity
 from gateway.auth.name_patterns import Glob, NamePattern
@@ -46,5 +46,5 @@ def test_the_longest_name_takes_no_time() -> None:
     began_s = time.process_time()
     for pattern, name in hostile:
         assert not Glob.parse(pattern).matches(name)
-        assert not access_of(Parts(client_ids=ClientIds(pattern))).may_be_called(Identity("u"), name)
+        assert not access_of(AccessParts(client_ids=ClientIds(pattern))).may_be_called(Identity("u"), name)
     assert time.process_time() - began_s < 0.5

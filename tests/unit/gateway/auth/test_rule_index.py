@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.access import Parts, Question
+from gateway.auth.access import AccessParts, Question
 from gateway.auth.errors import AuthError
 from gateway.auth.identity import Identity
 from gateway.auth.permissions import Action, Permissions, parse_own_rules, parse_permissions, parse_rules
@@ -33,7 +33,7 @@ def test_all_rules_are_found_that_are_for_a_client(rules: list[dict[str, Any]], 
 @pytest.mark.slow
 def test_a_hundred_thousand_rules_by_name(star: str) -> None:
     document = {"rule": [rule([f"devices/{i}/#"], users=[f"user-{i}{star}"]) for i in range(100_000)]}
-    access = access_of(Parts(permissions=parse_permissions(document)))
+    access = access_of(AccessParts(permissions=parse_permissions(document)))
     suffix = star.replace("*", "1")
     began_s = time.process_time()
     for i in range(0, 100_000, 200):
@@ -48,7 +48,7 @@ def test_rules_that_are_for_everybody_are_few() -> None:
     with pytest.raises(AuthError, match=r"for 'sensor-\*' have more than 4000 topics"):
         parse_permissions({"rule": [rule([f"t/{i}"], users=["sensor-*"]) for i in range(4_001)]})
     permissions = parse_permissions({"rule": [rule([f"t/{i}"]) for i in range(4_000)]})
-    access = access_of(Parts(permissions=permissions))
+    access = access_of(AccessParts(permissions=permissions))
     began_s = time.process_time()
     for i in range(100):
         assert access.decide(Identity("u"), Question("u", "c", Action.PUBLISH, f"u/{i}")) == -1

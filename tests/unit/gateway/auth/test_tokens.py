@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.auth.fair_queue import FairQueue
-from gateway.auth.identity import Credentials, Identity, Refused, Verdict
+from gateway.auth.identity import Credentials, Identity, LoginRefused, Verdict
 from gateway.auth.settings import AuthSettings
 from gateway.auth.tokens import Key, TokenCheck, secret_key
 from gateway.auth.workers import FairWorkers, Workers
@@ -54,7 +54,7 @@ def test_where_a_signature_is_verified(
             workers.close()
 
     found = asyncio.run(verdict())
-    assert isinstance(found, Identity if is_right else Refused)
+    assert isinstance(found, Identity if is_right else LoginRefused)
     assert {each is threading.main_thread() for each in threads} == {not is_slow}
 
 
@@ -63,7 +63,7 @@ def test_a_header_that_is_too_long_is_not_read() -> None:
     token = jwt.encode(CLAIMS, SECRET, "HS256", headers={"x": [[]] * 4_000}).encode()
     heard: list[Verdict] = []
     TokenCheck(AuthSettings(), KEYS, None).check(Credentials("c", None, token), heard.append)
-    assert heard == [Refused("token: its header has more than 8192 bytes")]
+    assert heard == [LoginRefused("token: its header has more than 8192 bytes")]
 
 
 def test_tokens_have_their_turns_by_address_and_those_of_clients_that_left_are_not_verified() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.auth.access import Parts
+from gateway.auth.access import AccessParts
 from gateway.auth.permissions import parse_permissions
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import ConnAck, Connect, PubAck, QoS, Will
@@ -92,7 +92,7 @@ def test_the_will_of_a_bridge_about_itself_is_taken_and_dropped(bench: Bench, ve
 def test_it_needs_no_permission(start_bench: StartBench) -> None:
     """Nothing comes of it, so there is nothing to be allowed."""
     bench = start_bench(
-        access=access_of(Parts((), permissions=parse_permissions({"rule": [RULE]}), allow_anonymous=True))
+        access=access_of(AccessParts((), permissions=parse_permissions({"rule": [RULE]}), allow_anonymous=True))
     )
     bridge(bench, will=Will(STATE, b"0"))
     client = bench.client(4)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.auth.access import Parts
-from gateway.auth.identity import Certificates, Identity, Refused
+from gateway.auth.access import AccessParts
+from gateway.auth.identity import Certificates, Identity, LoginRefused
 from gateway.auth.namespaces import login_name, settled
 from gateway.mqtt.packets import (
     Disconnect,
@@ -321,11 +321,11 @@ def test_all_who_name_a_namespace_name_the_same() -> None:
         (Identity("alice"), (("the listener", "beta"), ("its certificate", "acme"))),
     ):
         refused = settled(identity, named, "/")
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, LoginRefused)
         assert refused.reason_code is ReasonCode.NOT_AUTHORIZED
         assert "acme" in refused.message
         assert "beta" in refused.message
-    assert isinstance(settled(Identity("Acme!/alice"), (), "/"), Refused)
+    assert isinstance(settled(Identity("Acme!/alice"), (), "/"), LoginRefused)
     assert settled(Identity("acme/alice"), (), "") == Identity("acme/alice")
     assert Identity("alice").account == "alice"
 
@@ -340,7 +340,7 @@ def test_a_listeners_users_are_looked_up_by_their_whole_name() -> None:
 @pytest.mark.parametrize(("kind", "value"), [("user", "$ns:acme/dev"), ("client_id", "$ns:acme/c")])
 def test_a_ban_is_of_a_name_in_its_namespace(start_bench: StartBench, kind: BanKind, value: str) -> None:
     """It ends that connection and lets nobody in again by this name, and no other namespace notices."""
-    bench = start_bench(access=access_of(Parts((Certificates(),), allow_anonymous=True)))
+    bench = start_bench(access=access_of(AccessParts((Certificates(),), allow_anonymous=True)))
     clients = {namespace: bench.connect("c", user="dev", namespace=namespace) for namespace in EVERYBODY}
     bench.hub.bans.set(BanSet(kind, value, reason="r", set_by="op"))
     bench.run()

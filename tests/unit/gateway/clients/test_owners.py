@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from gateway.auth.access import Access, Parts
+from gateway.auth.access import Access, AccessParts
 from gateway.auth.identity import Certificates
 from gateway.auth.permissions import Permissions, parse_permissions
 from gateway.mqtt.codec import encode
@@ -46,14 +46,14 @@ def rules(text: str = RULES) -> Permissions:
 
 
 def access(allow_anonymous: bool = True, permissions: Permissions | None = None) -> Access:
-    parts = Parts((Certificates(),), permissions=permissions or rules(), allow_anonymous=allow_anonymous)
+    parts = AccessParts((Certificates(),), permissions=permissions or rules(), allow_anonymous=allow_anonymous)
     return access_of(parts)
 
 
 def judge_anew(bench: Bench, allow_anonymous: bool) -> None:
     """From now on by RULES; those who are connected stay as they are."""
     assert bench.access is not None
-    bench.access.replace(Parts((Certificates(),), permissions=rules(), allow_anonymous=allow_anonymous))
+    bench.access.replace(AccessParts((Certificates(),), permissions=rules(), allow_anonymous=allow_anonymous))
 
 
 @pytest.fixture

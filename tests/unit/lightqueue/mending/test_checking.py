@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue.mending.checking import Verdict, check_folder
+from lightqueue.mending.checking import CheckResult, check_folder
 from lightqueue.message_store import MessageStore
 from store.errors import FolderUnusable, IndexDamaged
 from store.files.marks import MARKS
@@ -90,7 +90,7 @@ def read(store: MessageStore, ledger: Ledger) -> Ledger:
 
 def test_an_intact_folder(data: Path, made: tuple[Path, Path, Ledger]) -> None:
     report = check_folder(data)
-    assert (report.verdict, report.damage, report.earlier, report.in_use) == (Verdict.INTACT, [], [], False)
+    assert (report.verdict, report.damage, report.earlier, report.in_use) == (CheckResult.INTACT, [], [], False)
     assert report.records > len(made[2])
 
 
@@ -111,13 +111,13 @@ def test_it_is_named_and_the_start_does_what_was_said(
     found = read(store, ledger)
     store.close()
     assert found.items() <= ledger.items()
-    losses = [each for each in report.damage if each.verdict == Verdict.LOSS]
+    losses = [each for each in report.damage if each.verdict == CheckResult.LOSS]
     lost = ledger.keys() - found.keys()
     assert all(any(loss.start <= at < loss.end for loss in losses) for at in lost)
     if injury is not INJURIES["a bit of a batch's header"]:  # the records in it have checksums of their own
-        assert bool(lost) == (injury.verdict == Verdict.LOSS)
+        assert bool(lost) == (injury.verdict == CheckResult.LOSS)
     after = check_folder(data)
-    assert (after.verdict, after.damage) == (Verdict.INTACT, [])
+    assert (after.verdict, after.damage) == (CheckResult.INTACT, [])
     assert bool(after.earlier) == any(loss.start >= after.first_log_offset for loss in losses)
 
 
@@ -190,18 +190,18 @@ def test_a_torn_end_is_no_damage(data: Path) -> None:
         file.seek(end - int(path.stem))
         file.write(b"half a record")
     report = check_folder(data)
-    assert ([each.kind for each in report.damage], report.verdict) == (["torn"], Verdict.INTACT)
+    assert ([each.kind for each in report.damage], report.verdict) == (["torn"], CheckResult.INTACT)
 
 
 def test_of_a_folder_in_use_sealed_segments_are_read(store: MessageStore, data: Path) -> None:
     publish(store, "new", b"x")
     report = check_folder(data)
-    assert (report.verdict, report.in_use) == (Verdict.INTACT, True)
+    assert (report.verdict, report.in_use) == (CheckResult.INTACT, True)
     flip(segment(data, -1), 100)
-    assert check_folder(data).verdict == Verdict.INTACT
+    assert check_folder(data).verdict == CheckResult.INTACT
     flip(segment(data, 1), record_at(segment(data, 1)) + 60)
     shown = command(data)
-    assert shown.returncode == Verdict.LOSS
+    assert shown.returncode == CheckResult.LOSS
     assert "in use by a process" in shown.stdout
 
 
@@ -213,11 +213,11 @@ def test_a_newer_format_is_refused(data: Path) -> None:
     with path.open("r+b") as file:
         file.write(header)
     shown = command(data)
-    assert (shown.returncode, "version 2; this program reads version 1" in shown.stdout) == (Verdict.REFUSED, True)
+    assert (shown.returncode, "version 2; this program reads version 1" in shown.stdout) == (CheckResult.REFUSED, True)
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
-    assert command(tmp_path).returncode == Verdict.UNREADABLE
+    assert command(tmp_path).returncode == CheckResult.UNREADABLE
     assert command(tmp_path / "none").returncode == 2
     with pytest.raises(FolderUnusable):
         check_folder(tmp_path)

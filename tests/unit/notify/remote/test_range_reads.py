@@ -10,7 +10,7 @@ from store.records._records import RecordBatch, Records, ranges_from
 from store.records.records import RecordType
 from store.wire import messages as wire
 from store.wire.frames import Frame
-from store.wire.messages import Message
+from store.wire.messages import WireMessage
 
 MIB = 1 << 20
 RECORDS = 4  # in each range
@@ -66,7 +66,7 @@ class Asked:
         self.requests: list[tuple[int, int, partial[None]]] = []  # start, records, what takes the answer
         self.reads = RangeReads(64 * MIB, {self.queue: 1}, self._ask, lambda _: None)
 
-    def _ask(self, message: Message, answered: object, records: bytes = b"") -> None:
+    def _ask(self, message: WireMessage, answered: object, records: bytes = b"") -> None:
         assert isinstance(message, wire.Read)
         ((_, start),) = message.ranges
         assert callable(answered)

@@ -21,7 +21,6 @@ from store.wire.messages import (
     Get,
     Goodbye,
     Got,
-    Message,
     Publish,
     Published,
     Role,
@@ -30,6 +29,7 @@ from store.wire.messages import (
     Seek,
     Sought,
     Wait,
+    WireMessage,
 )
 from tests.support.store_protocol_bench import Talk, WireBench
 from tests.support.stores import batch_of, fill, run_upkeep
@@ -358,7 +358,7 @@ def test_a_tag_is_hashed_into_the_entries(bench: WireBench, talk: Talk) -> None:
 
 
 def test_gateways_do_not_ask_for_these(bench: WireBench) -> None:
-    asked: list[Message] = [Publish(1, Wait.POLICY), Get(64)]
+    asked: list[WireMessage] = [Publish(1, Wait.POLICY), Get(64)]
     for message in asked:
         gateway = bench.connect("gw")
         with pytest.raises(Exception, match="is not for a gateway to send"):

@@ -28,7 +28,7 @@ from penstock.sdk.errors import (
     TimedOut,
 )
 from penstock.sdk.filters import matches_any
-from penstock.sdk.hands import ACK, GIVE_BACK, Answer, Hand, PendingVerdict, Place, Verdict
+from penstock.sdk.hands import ACK, GIVE_BACK, Answer, Hand, PendingVerdict, Place, SettledAs
 from penstock.sdk.link import MOST_PUBLISHES, request_rules
 from penstock.sdk.message import DelayedReceipt, Receipt, user_properties
 from penstock.sdk.message_id import StorePlace, parse_message_id
@@ -210,13 +210,13 @@ class Talk:
         self.requests = PendingRequests(request_rules(30.0), lambda: self.now_s, lambda: None)
         self.outcomes: list[Outcome] = []
 
-    def ask(self, message: wire.Message, records: bytes = b"") -> None:
+    def ask(self, message: wire.WireMessage, records: bytes = b"") -> None:
         self.requests.ask(message, lambda outcome, _: self.outcomes.append(outcome), records)
 
     def sent(self) -> list[Frame]:
         return FrameReader(WELCOME.max_frame_bytes, Role.CLIENT).feed(b"".join(self.requests.outgoing()))
 
-    def answer(self, message: wire.Message, request_id: int) -> None:
+    def answer(self, message: wire.WireMessage, request_id: int) -> None:
         (frame,) = FrameReader(WELCOME.max_frame_bytes, Role.STORE).feed(encode(message, request_id))
         self.requests.received(frame)
 
@@ -240,9 +240,9 @@ def test_what_is_said_together_is_one_request() -> None:
         said.add(*place)
     assert said.verdict.request(1, said.places) == group_messages.Ack(1, [(7, 0, 5), (8, 5, 1), (7, 9, 1)])  # type: ignore[list-item]
     assert GIVE_BACK.request(1, [(7, 0, 1)]) == group_messages.Reject(1, [(7, 0, 1)], 0, "", True)  # type: ignore[list-item]
-    verdicts: list[Verdict] = []
+    verdicts: list[SettledAs] = []
 
-    def say(_: Hand, verdict: Verdict, places: Sequence[Place]) -> Answer:
+    def say(_: Hand, verdict: SettledAs, places: Sequence[Place]) -> Answer:
         verdicts.append(verdict)
         return Answer(said, places)
 
@@ -250,7 +250,7 @@ def test_what_is_said_together_is_one_request() -> None:
     hand.settle(11, ACK)
     with pytest.raises(AlreadySettled):
         hand.settle(11, ACK)
-    assert hand.settle_rest(Verdict(invisible_ms=5)) == [(7, 10, 1), (7, 12, 1), (7, 13, 1)]
+    assert hand.settle_rest(SettledAs(invisible_ms=5)) == [(7, 10, 1), (7, 12, 1), (7, 13, 1)]
     assert hand.left == 3
     assert hand.settle_rest(ACK) == [(7, 10, 1), (7, 12, 1), (7, 13, 1)]
     assert (hand.left, hand.settle_rest(ACK), verdicts) == (0, [], [ACK])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue.mending.checking import Verdict, check_folder
+from lightqueue.mending.checking import CheckResult, check_folder
 from lightqueue.mending.repairing import repair_folder
 from lightqueue.message_store import MessageStore
 from store.errors import DamageFound
@@ -100,7 +100,7 @@ def test_the_next_start_quarantines_what_it_would_have_believed(store: MessageSt
     assert scrubber.found_bytes() == {"damaged": 0, "changed": 0}
     stores.stop(store)
     report = check_folder(store.folder.path)
-    assert (report.verdict, len(report.earlier)) == (Verdict.INTACT, 1)
+    assert (report.verdict, len(report.earlier)) == (CheckResult.INTACT, 1)
 
 
 def test_a_start_that_refuses_damage_refuses_what_scrubbing_found(
@@ -132,7 +132,7 @@ def test_a_repair_makes_its_sum_anew(store: MessageStore, stores: Stores, tmp_pa
     stores.stop(store)
     repair_folder(store.folder.path, copies=[tmp_path / "copy"])
     assert segment.path.read_bytes() == whole
-    assert check_folder(store.folder.path).verdict == Verdict.INTACT
+    assert check_folder(store.folder.path).verdict == CheckResult.INTACT
     scrubber = scrubber_of(stores())
     scrubber.run_pass()
     assert scrubber.found_bytes() == {"damaged": 0, "changed": 0}
@@ -148,17 +148,17 @@ def test_valid_records_that_are_others_are_found(store: MessageStore, caplog: py
     assert scrubber.found_bytes() == {"damaged": 0, "changed": segment.end - segment.base}
     assert "put it back from a backup" in caplog.text
     report = check_folder(store.folder.path)
-    assert (report.in_use, report.verdict) == (True, Verdict.LOSS)
+    assert (report.in_use, report.verdict) == (True, CheckResult.LOSS)
     assert [(each.kind, each.file, each.start, each.end) for each in report.damage] == [
         ("changed", str(segment.path), segment.base, segment.end)
     ]
     segment.path.write_bytes(whole)
-    assert check_folder(store.folder.path).verdict == Verdict.INTACT
+    assert check_folder(store.folder.path).verdict == CheckResult.INTACT
     scrubber.run_pass()
     assert scrubber.found_bytes() == {"damaged": 0, "changed": 0}
     put_another_record(segment.path)
     (store.log.folder / SUMS).unlink()  # take it as it is
-    assert check_folder(store.folder.path).verdict == Verdict.INTACT
+    assert check_folder(store.folder.path).verdict == CheckResult.INTACT
 
 
 def test_a_file_that_is_gone_cut_or_of_another_segment(store: MessageStore) -> None:
@@ -246,7 +246,7 @@ def test_sums_of_another_log_do_not_count(store: MessageStore, stores: Stores, t
     scrubber.run_pass()
     assert scrubber.found_bytes() == {"damaged": 0, "changed": 0}
     shutil.copy(other.log.folder / SUMS, store.log.folder / SUMS)
-    assert check_folder(store.folder.path).verdict == Verdict.INTACT
+    assert check_folder(store.folder.path).verdict == CheckResult.INTACT
 
 
 def injured(path: Path, source: random.Random) -> None:
@@ -359,12 +359,12 @@ def test_a_repair_puts_back_what_was_there(store: MessageStore, stores: Stores, 
     report = repair_folder(data, copies=[tmp_path / "copy"])
     if copy_is == "changed as well":
         assert [each.path for each in report.repaired.changed] == [segment.path]
-        assert check_folder(data).verdict == Verdict.LOSS
+        assert check_folder(data).verdict == CheckResult.LOSS
         return
     assert (report.repaired.changed, report.repaired.records) == ([], 1)
     assert segment.path.read_bytes() == whole
     assert (data / "repair-undo" / segment.path.name).read_bytes() != whole
-    assert check_folder(data).verdict == Verdict.INTACT
+    assert check_folder(data).verdict == CheckResult.INTACT
     scrubber = scrubber_of(stores())
     scrubber.run_pass()
     assert scrubber.found_bytes() == {"damaged": 0, "changed": 0}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lightqueue.mending.checking import Verdict, check_folder
+from lightqueue.mending.checking import CheckResult, check_folder
 from lightqueue.mending.repairing import repair_folder
 from lightqueue.message_store import MessageStore
 from store.errors import BackupUnusable, FolderUnusable, NotOfThisLog
@@ -116,7 +116,7 @@ def test_no_log_offset_is_used_twice(open_store: Stores, data: Path, target: Pat
     assert second >= restored.next > store.end
     assert messages(again, "t") == [(first, b"first"), (second, b"second")]
     report = check_folder(tmp_path / "new")
-    assert (report.verdict, report.earlier[0][1]) == (Verdict.INTACT, restored.next)
+    assert (report.verdict, report.earlier[0][1]) == (CheckResult.INTACT, restored.next)
     assert len(restore(target, tmp_path / "far").identity) == 16
     assert sum(path.stat().st_blocks for path in segment_paths(tmp_path / "far" / "log")) << 9 < 100 << 20
 
@@ -172,7 +172,7 @@ def test_up_to_a_point(open_store: Stores, data: Path, target: Path, tmp_path: P
     for number, path in enumerate(segment_paths(target / LOG)):
         restored = restore(target, tmp_path / f"{number}", to=int(path.stem) + 64 if number else point, skip_bytes=SKIP)
         open_store.stop(open_store(tmp_path / f"{number}"))
-        assert check_folder(tmp_path / f"{number}").verdict == Verdict.INTACT
+        assert check_folder(tmp_path / f"{number}").verdict == CheckResult.INTACT
     for wrong in (store.end + 8, 10):
         with pytest.raises(BackupUnusable):
             restore(target, tmp_path / "wrong", to=wrong)
@@ -298,7 +298,7 @@ def test_a_backup_repairs_its_folder(
     segment(data, 1).unlink()
     flip(segment(data, 0), record_at(segment(data, 0), 5) + 60)
     assert repair_folder(data, [target]).repaired.lost == []
-    assert check_folder(data).verdict == Verdict.INTACT
+    assert check_folder(data).verdict == CheckResult.INTACT
 
 
 def test_what_is_refused(open_store: Stores, data: Path, target: Path, tmp_path: Path) -> None:

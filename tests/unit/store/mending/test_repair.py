@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lightqueue.mending.checking import Verdict, check_folder
+from lightqueue.mending.checking import CheckResult, check_folder
 from lightqueue.mending.repairing import repair_folder
 from lightqueue.message_store import MessageStore
 from store.errors import FolderInUse, NotOfThisLog
@@ -59,7 +59,7 @@ def is_whole(data: Path, made: Made) -> None:
     """All messages are there, and the index says what it said."""
     _, _, ledger, state = made
     report = check_folder(data)
-    assert (report.verdict, report.damage, report.earlier) == (Verdict.INTACT, [], [])
+    assert (report.verdict, report.damage, report.earlier) == (CheckResult.INTACT, [], [])
     store = MessageStore(small(data))
     assert {at: store.record(at).payload for at in ledger} == ledger
     assert state_of(store) | {"applied": None} == state | {"applied": None}  # a start may have begun a segment
@@ -70,14 +70,14 @@ def is_whole(data: Path, made: Made) -> None:
 @pytest.mark.parametrize("injury", INJURIES.values(), ids=INJURIES)
 @pytest.mark.parametrize("when", ["before a start", "after one"])
 def test_all_comes_back_from_a_copy(data: Path, made: Made, injury: Injury, when: str) -> None:
-    if when == "after one" and injury.verdict != Verdict.LOSS:
+    if when == "after one" and injury.verdict != CheckResult.LOSS:
         pytest.skip("the start has mended it")
     injury.do(data, made[1])
     if when == "after one":
         MessageStore(small(data)).close()
     report = repair_folder(data, [made[0]])
     assert report.repaired.lost == []
-    assert bool(report.repaired.got_back) == (injury.verdict == Verdict.LOSS)
+    assert bool(report.repaired.got_back) == (injury.verdict == CheckResult.LOSS)
     is_whole(data, made)
 
 
@@ -180,7 +180,7 @@ def test_the_index_alone(data: Path, made: Made) -> None:
     (data / "index" / "CURRENT").unlink()
     shown = command(data, "--index")
     assert (shown.returncode, "the index was built again" in shown.stdout) == (0, True)
-    assert check_folder(data).verdict == Verdict.INTACT
+    assert check_folder(data).verdict == CheckResult.INTACT
     is_whole(data, made)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue.mending.checking import Verdict, check_folder
+from lightqueue.mending.checking import CheckResult, check_folder
 from lightqueue.message_store import MessageStore
 from store.errors import IndexDamaged, NotRebuildable
 from store.files.segment import segment_paths
@@ -185,7 +185,7 @@ def test_what_only_the_index_still_knows_is_named(open_store: Stores, tmp_path: 
     (killed / "log" / RUNNING).write_text(f"{boot_id()} {flush}\n")
     report = check_folder(killed)
     (foreseen,) = [each for each in report.damage if each.what == "log"]
-    assert report.verdict == Verdict.MENDS_ITSELF  # the index is built again
+    assert report.verdict == CheckResult.MENDS_ITSELF  # the index is built again
     again = open_store(killed, flush=flush)
     (finding,) = again.log.quarantine.findings()
     assert (foreseen.kind, foreseen.start, foreseen.end) == (finding.kind, finding.start, finding.end)

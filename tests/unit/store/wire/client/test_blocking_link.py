@@ -31,7 +31,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 Ends = tuple[socket.socket, socket.socket]
 
 
-def let_in(ends: Ends, times: BlockingTimes = ONCE, *others: wire.Message) -> BlockingLink:
+def let_in(ends: Ends, times: BlockingTimes = ONCE, *others: wire.WireMessage) -> BlockingLink:
     ends[1].sendall(encode(WELCOME) + b"".join(encode(message) for message in others))
     link = BlockingLink(ends[0], HELLO, times)
     greeting = MAGIC + encode(HELLO)

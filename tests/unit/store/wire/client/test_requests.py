@@ -26,13 +26,13 @@ class Asker:
     def wake(self) -> None:
         self.woken += 1
 
-    def ask(self, message: wire.Message) -> None:
+    def ask(self, message: wire.WireMessage) -> None:
         self.requests.ask(message, lambda outcome, _: self.outcomes.append(outcome))
 
     def sent(self) -> list[Frame]:
         return FrameReader(WELCOME.max_frame_bytes, Role.GATEWAY).feed(b"".join(self.requests.outgoing()))
 
-    def answer(self, message: wire.Message, request_id: int) -> None:
+    def answer(self, message: wire.WireMessage, request_id: int) -> None:
         (frame,) = FrameReader(WELCOME.max_frame_bytes, Role.STORE).feed(encode(message, request_id))
         self.requests.received(frame)
 
