@@ -18,7 +18,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 SHOWN_RANGES = 20
 
 
-class FolderUnreadable(PenstockError):
+class StoreUnreadable(PenstockError):
     """The folder cannot be examined."""
 
     exit_code = 5
@@ -42,7 +42,7 @@ def check(folder: Folder, as_json: Json = False) -> None:
         try:
             report = check_folder(folder, on_progress)
         except StoreError as error:
-            raise FolderUnreadable(str(error)) from error
+            raise StoreUnreadable(str(error)) from error
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from time import monotonic
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -45,6 +46,28 @@ class WantedMessages(NamedTuple):
     or_refuse: bool = False  # the store's refusal is wanted where `start` is not to be had
 
 
+class Stage(Enum):
+    """Where a subscription is in its life. TRANSITIONS says what follows what."""
+
+    NEW = "nothing was asked of the store"
+    RUNNING = "messages are asked for"
+    STOPPED = "no more messages are asked for; those that are worked on stay this consumer's"
+    CLOSED = "what is in hand goes back"
+
+
+TRANSITIONS: Mapping[Stage, Mapping[Stage, str]] = {
+    Stage.NEW: {
+        Stage.RUNNING: "the program enters it, or asks for a message",
+        Stage.STOPPED: "stop()",
+        Stage.CLOSED: "close()",
+    },
+    Stage.RUNNING: {Stage.STOPPED: "stop()", Stage.CLOSED: "close(), or the store refused"},
+    Stage.STOPPED: {Stage.CLOSED: "close(), or the store refused"},
+    Stage.CLOSED: {},
+}
+"""Which stage may follow which, and when. docs/sdk.md has it as a picture."""
+
+
 class Subscription:
     """What Client.subscribe() gives: iterate over it, or over its batches(); `async with` says when it ends.
 
@@ -59,9 +82,9 @@ class Subscription:
         self._ref: int | None = None
         self._invisible_s = 0.0
         self._store_name = ""
-        self._is_begun = self._is_entered = False
-        self._is_stopped = self._is_closed = False  # what is closed is stopped
-        self._is_popping = self._is_waiting = False
+        self._stage = Stage.NEW
+        self._is_entered = False  # by `async with`, which closes it as well
+        self._is_popping = self._is_waiting = False  # the store was asked for messages; the program waits for one
         self._error: Exception | None = None
         self._opened = asyncio.Event()  # once, or failed
         self._came = asyncio.Event()
@@ -109,18 +132,35 @@ class Subscription:
                 await self._drained.wait()
 
     def _begin(self) -> None:
-        if not self._is_begun:
-            self._is_begun = True
-            self._link.readings.add(self)
-            self._open()
+        if self._is_begun or self._stage is Stage.CLOSED:
+            return
+        if self._stage is Stage.NEW:
+            self._enter(Stage.RUNNING)
+        self._link.readings.add(self)
+        self._open()
+
+    @property
+    def _is_begun(self) -> bool:
+        """Whether the store was asked for the group, and is not done with it."""
+        return self in self._link.readings
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether no more messages are taken."""
+        return self._stage in (Stage.STOPPED, Stage.CLOSED)
+
+    def _enter(self, stage: Stage) -> None:
+        assert stage in TRANSITIONS[self._stage], f"{self._stage} -> {stage}"
+        self._stage = stage
 
     def close(self) -> None:
         """Give back what is in hand."""
-        if self._is_closed:
+        if self._stage is Stage.CLOSED:
             return
-        self._is_closed = True
-        self._stop()
+        self._enter(Stage.CLOSED)
+        self._take_no_more()
         if not self._is_begun:
+            self._opened.set()
             self._drained.set()
         self._send()
 
@@ -131,7 +171,11 @@ class Subscription:
 
     def _stop(self) -> None:
         """Take nothing more. What is being worked on stays this consumer's until it is closed."""
-        self._is_stopped = True
+        if not self._is_over:
+            self._enter(Stage.STOPPED)
+        self._take_no_more()
+
+    def _take_no_more(self) -> None:
         self._give_back()
         self._came.set()
 
@@ -203,7 +247,7 @@ class Subscription:
             while True:
                 if self._error is not None:
                     raise self._error
-                if self._is_stopped:
+                if self._is_over:
                     return None
                 self._begin()
                 batch = self._take()
@@ -293,9 +337,10 @@ class Subscription:
     def fail(self, error: Exception) -> None:
         """It is over. A loop that was ended before ends without an error."""
         error = error if isinstance(error, ClientError) else ClientError(str(error))
-        if not self._is_stopped:
+        if not self._is_over:
             self._error = error
-        self._is_stopped = self._is_closed = True
+        if self._stage is not Stage.CLOSED:
+            self._enter(Stage.CLOSED)
         self._link.readings.discard(self)
         for said in (*self._saying.values(), *self._unsent, *self._unanswered):
             said.answered((), error)
@@ -325,7 +370,7 @@ class Subscription:
 
     def _pop(self) -> None:
         """Ask for messages, if more are wanted."""
-        if self._ref is None or self._is_away or self._is_popping or self._is_stopped:
+        if self._ref is None or self._is_away or self._is_popping or self._is_over:
             return
         room = self._wanted.prefetch - self._unsettled
         wanted = min(max(self._ahead, int(self._is_waiting)) - self._buffered, room, MOST_PER_ANSWER)
@@ -349,7 +394,7 @@ class Subscription:
             batch = Deliveries(frame.records, hands, self._has_offsets, self._link.place, self._say_of_all)
             self._hands.update(dict.fromkeys(hands))
             self._unsettled += len(batch)
-            if self._is_stopped or not (self._ahead or self._is_waiting):
+            if self._is_over or not (self._ahead or self._is_waiting):
                 self._say_of_all(hands, GIVE_BACK)  # nobody wants them any more
                 return
             self._buffer.append(batch)
@@ -428,7 +473,7 @@ class Subscription:
         self._link.requests.ask_once(said.verdict.request(ref, said.places), answered)
 
     def _finish_if_done(self) -> None:
-        if not self._is_closed or self._saying or self._unsent or self._unanswered:
+        if self._stage is not Stage.CLOSED or self._saying or self._unsent or self._unanswered:
             return
         self._drained.set()
         if self._ref is not None:
