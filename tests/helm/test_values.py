@@ -29,7 +29,10 @@ REFUSED = {
     "a setting that is not named like one": ("settings: {storeFlush: async}", "storeFlush"),
     "a setting that the chart sets itself": ("settings: {gateway.store_token: abc}", "gateway.store_token"),
     "a setting with a value of no kind": ("settings: {store.live_only: [1]}", "/settings/store.live_only"),
-    "a gateway for everybody by mistake": ("gateway: {allowAnonymous: false}", "set it to true if all that reach"),
+    "a gateway for everybody by mistake": (
+        "gateway: {allowAnonymous: false}",
+        "set it to true if every client that reaches",
+    ),
     "nobody to listen": ("gateway: {listeners: {mqtt: false}}", "all are off"),
     "TLS for clients without a certificate": ("gateway: {listeners: {wss: true}}", "gateway.tls.existingSecret"),
     "files of a Secret that is not named": ("gateway: {auth: {files: {password_file: p}}}", "auth.existingSecret"),
