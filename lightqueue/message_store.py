@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 from lightqueue.groups.groups import Groups
 from lightqueue.queues._queues import Queue
@@ -18,7 +19,16 @@ from lightqueue.upkeep.absent import AbsentSessions
 from lightqueue.upkeep.applying import ALL_WORK, FIRST_WORK, Applying
 from lightqueue.upkeep.dispatching import Dispatching
 from lightqueue.upkeep.upkeep import Upkeep
-from store.errors import IndexBusy, IndexDamaged, IndexFailed, IndexStuck, RecordTooLarge, StoreError, StoreFull
+from store.errors import (
+    CorruptSegment,
+    IndexBusy,
+    IndexDamaged,
+    IndexFailed,
+    IndexStuck,
+    RecordTooLarge,
+    StoreError,
+    StoreFull,
+)
 from store.files.folder import DataFolder
 from store.log.checkpoint import open_index
 from store.log.clock import Clock
@@ -32,6 +42,7 @@ from store.settings import StoreSettings
 log = logging.getLogger("penstock.store")
 
 REPLAY_BYTES = 8 << 20
+WHOLE_LOG_BYTES = 1 << 62
 MOST_INDEXES = 3  # as it stands, from the checkpoint, from the log
 INDEX_PATIENCE_S = 10.0
 """For so long the index may fail to be written with room on the disk: once there is room again RocksDB goes on by
@@ -65,8 +76,15 @@ class MessageStore:
             undo.callback(self.folder.close)
             remembered = remembered_marks(self.folder.index)
             self.log = CommitLog(self.folder.log, settings, on_safe, self.folder.quarantine, remembered)
-            undo.callback(self.log.close)
-            self.index, self._state = self._projected(on_replayed)
+            undo.callback(lambda: self.log.close())
+            try:
+                self.index, self._state = self._projected(on_replayed)
+            except CorruptSegment as error:  # in an old segment, which a start does not verify
+                log.error("%s:%d: %s; verifying the whole log", error.segment, error.log_offset, error.reason)
+                self.log.close()
+                verified = replace(settings, verify_at_start_bytes=WHOLE_LOG_BYTES)
+                self.log = CommitLog(self.folder.log, verified, on_safe, self.folder.quarantine, remembered)
+                self.index, self._state = self._projected(on_replayed)
             undo.callback(self.index.close)
             self.upkeep = Upkeep(self.log, self.folder, self._state, self.append_upkeep, self.clock)
             undo.pop_all()

@@ -68,7 +68,7 @@ def test_a_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--faults", "kill,rain"), "penstock: 'rain': no fault; --faults takes kill, term, stop,"),
+        (("--faults", "kill,rain"), "penstock: 'rain': not a fault; --faults takes kill, term, stop,"),
         (("--faults", "delay", "--gateways", "0"), "penstock: no fault of delay applies to this deployment"),
     ],
 )

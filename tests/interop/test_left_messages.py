@@ -58,7 +58,7 @@ class Site:
     def wait_for_drops(self, *topics: str) -> None:
         """What dev left for these is not sent: there is a line in the log, and in the audit log of a gateway."""
         for topic in topics:
-            self._wait_for_line(f"client d-dev: the will or delayed message that it left for {topic} is not sent")
+            self._wait_for_line(f"client d-dev: its will or delayed message to {topic} is not sent")
             if audit_lines(self.server, "connected"):  # the gateways have one
                 line = wait_for_audit(self.server, "denied", reason=f"send a will or delayed message to {topic}")
                 assert (line["user"], line["client_id"]) == ("dev", "d-dev")
@@ -100,7 +100,7 @@ def test_a_right_that_was_taken_away_after_a_message_was_left(site: Site, delay_
 
 
 def test_a_user_who_was_deleted(site: Site) -> None:
-    devices = site.leave(0)  # they stay connected
+    devices = site.leave(1)  # they stay connected; the wills are judged once all gateways have read the files
     anns = [line for line in site.passwords.read_text().splitlines(keepends=True) if line.startswith("ann:")]
     site.passwords.write_text("".join(anns))
     reload(site.server)  # which ends the connection of dev

@@ -26,7 +26,7 @@ def reload(site: Site) -> None:
 
 
 def dropped(site: Site, topic: str) -> bool:
-    return f"user alice: the will or delayed message that it left for {topic} is not sent" in site.store.log_text()
+    return f"user alice: its will or delayed message to {topic} is not sent" in site.store.log_text()
 
 
 def test_whose_right_stands(site: Site) -> None:

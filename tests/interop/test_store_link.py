@@ -237,7 +237,11 @@ def test_who_speaks_no_tls_is_counted_and_does_not_fill_the_log(site: Site) -> N
         ("tcp://127.0.0.1:7", {"store_token_file": "/nonexistent"}, "readable file with gateway.store_token_file"),
         ("tls://127.0.0.1:7", {"store_ca_file": "/nonexistent"}, "name a readable file with gateway.store_ca_file"),
         ("tls://127.0.0.1:7", {"store_ca_file": "/dev/null"}, "/dev/null: not a regular file"),
-        ("tcp://127.0.0.1:7", {"store_ca_file": "/dev/null"}, "is for tls:// addresses, and tcp://127.0.0.1:7 is none"),
+        (
+            "tcp://127.0.0.1:7",
+            {"store_ca_file": "/dev/null"},
+            "is for tls:// addresses, and tcp://127.0.0.1:7 is not one",
+        ),
     ],
 )
 def test_what_it_does_not_start_with(site: Site, url: str, settings: dict[str, str], says: str) -> None:

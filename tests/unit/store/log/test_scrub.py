@@ -20,7 +20,7 @@ from store.files.sums import SUMS, State, read_sums
 from store.log.scrub import Scrubber
 from store.log.scrub_reading import BLOCK_BYTES, CHUNK_BYTES, ColdReader, Look
 from store.recovery.salvage import Hole, salvage
-from tests.support.stores import Stores, fill, flip, publish, put_another_record, small, wait_until
+from tests.support.stores import Stores, fill, flip, payloads, publish, put_another_record, small, wait_until
 
 SEGMENTS = 4
 
@@ -368,3 +368,21 @@ def test_a_repair_puts_back_what_was_there(store: MessageStore, stores: Stores, 
     scrubber = scrubber_of(stores())
     scrubber.run_pass()
     assert scrubber.found_bytes() == {"damaged": 0, "changed": 0}
+
+
+@pytest.mark.parametrize("injured", [0, 1, SEGMENTS - 1])
+def test_rot_that_no_scrubbing_has_noted_is_put_aside_where_a_start_reads_it(
+    stores: Stores, store: MessageStore, injured: int
+) -> None:
+    """The index is gone, so a start reads old segments as well, which it does not verify."""
+    publish(store, "kept", b"1", b"2")
+    folder = store.log.folder
+    segment = store.log.sealed()[injured]
+    stores.close()
+    shutil.rmtree(folder.parent / "index")
+    flip(folder / f"{segment.base:020}.log", 30_000)
+    store = stores()
+    (finding,) = store.log.findings
+    assert finding.start - HEADER_BYTES <= segment.base + 30_000 <= finding.end
+    assert payloads(store, "kept") == [b"1", b"2"]
+    assert len(list((folder.parent / "quarantine").glob("*.json"))) == 1
