@@ -327,7 +327,7 @@ cdef class Dispatcher:
             if record.attributes_length and not record.flags & FLAG_LIVE_ONLY:
                 self.note_key(record)
             if record.flags & FLAG_RETAIN or (record.attributes_length and changes_state(record)):
-                self.work += WORK_CHANGE
+                self.work += WORK_KEPT
                 self.owner.apply(as_seen(record))
         return at
 

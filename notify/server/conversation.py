@@ -30,6 +30,7 @@ from notify.server.incoming import Incoming
 from notify.server.operator_line import OperatorLine
 from notify.server.peers import Peer, Peers
 from store.errors import WireError
+from store.records._records import cuts_between_changes
 from store.wire import messages as wire
 from store.wire import pace_messages as of_pace
 from store.wire import quota_messages as of_quota
@@ -210,12 +211,23 @@ class Conversation:
     def _handle_now(self, frame: Frame) -> None:
         incoming, message = self._incoming, frame.message
         assert incoming is not None
-        if self._is_client and len(frame.records) >= long_frames.LONG_PUBLISH_BYTES:
-            then = partial(_HANDLERS[type(message)], self, frame, message)
-            most, do = self._peers.append_limit_bytes, partial(self._held.do, then)
-            incoming.work = long_frames.publish(self._known, frame.records, most, do)
+        if len(frame.records) >= long_frames.LONG_BYTES:
+            incoming.work = self._begin_long(frame)
         else:
             incoming.work = _HANDLERS[type(message)](self, frame, message)
+
+    def _begin_long(self, frame: Frame) -> Iterator[object] | None:
+        """Handle a frame with many records: what may take long is done in steps before it is stored."""
+        handle, most = (
+            partial(_HANDLERS[type(frame.message)], self, frame, frame.message),
+            self._peers.append_limit_bytes,
+        )
+        if self._is_client:
+            return long_frames.publish(self._known, frame.records, most, partial(self._held.do, handle))
+        cuts = cuts_between_changes(frame.records, long_frames.CHANGES_AT_ONCE)
+        if cuts:
+            return long_frames.append(self._known, frame.records, cuts, most, partial(self._held.do, handle))
+        return handle()
 
     def _refuse_frame(self, frame: Frame, code: FailureCode, why: str) -> None:
         """As any request that fails; a sequence of appends goes on behind it."""

@@ -20,8 +20,10 @@ TOPICS_AT_ONCE = 16
 LEAST_BYTES = 8  # of a change: a retained message counts 6, and has 48 bytes
 LARGE_PUBLISH_BYTES = 1 << 20
 """What has more is copied in a turn, and stored in another: each takes some 0.5 ms for a MiB."""
-LONG_PUBLISH_BYTES = 16 << 10
+LONG_BYTES = 16 << 10
 """What is shorter has some 250 records at most."""
+CHANGES_AT_ONCE = 128
+"""Checking a change of state takes some 5 µs."""
 
 
 def too_many_changes(peer: Peer, frame: Frame, settings: WireSettings) -> str:
@@ -57,8 +59,15 @@ def publish(peer: Peer, records: memoryview, limit_bytes: int, then: Callable[[]
         pass
     if len(records) >= LARGE_PUBLISH_BYTES:
         yield
-        peer.prepared.make(records, peer.limits(limit_bytes))
-        yield
+        yield from peer.prepared.make(records, [], Role.CLIENT, peer.limits(limit_bytes))
+    then()
+
+
+def append(
+    peer: Peer, records: memoryview, cuts: list[int], limit_bytes: int, then: Callable[[], None]
+) -> Iterator[None]:
+    """Check a gateway's changes of state, a piece between two `cuts` in each step, before `then` stores all of them."""
+    yield from peer.prepared.make(records, cuts, Role.GATEWAY, peer.limits(limit_bytes))
     then()
 
 

@@ -1,8 +1,9 @@
-"""A large Publish of a client's: copied and checked in one turn of the loop, stored in another."""
+"""A large request of a peer: copied and checked in some turns of the loop, stored in another."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from itertools import pairwise
 
 from lightqueue.message_store import MessageStore
 from notify.requests.contents import ContentLimits, add_records
@@ -30,20 +31,33 @@ def limits_of(messages: MessageStore, role: Role | None, size_bytes: int) -> Con
 
 
 class Prepared:
-    """Owner of what the next Publish of a peer stores, if that was prepared."""
+    """Owner of what the next Publish or Append of a peer stores, if that was prepared; or of the fault in it."""
 
     def __init__(self) -> None:
-        self._made: tuple[memoryview, Begun] | None = None
+        self._made: tuple[memoryview, Begun | ValueError] | None = None
 
-    def make(self, records: memoryview, limits: ContentLimits) -> None:
-        """Faults in them are found when they are stored."""
-        with suppress(ValueError):
-            self._made = records, begun(records, Role.CLIENT, limits)
+    def make(self, records: memoryview, cuts: list[int], role: Role, limits: ContentLimits) -> Iterator[None]:
+        """Copy and check the pieces of records between `cuts` (positions in bytes, ascending), one in each step."""
+        places = [*cuts, len(records)]
+        try:
+            batch, changes = begun(records[: places[0]], role, limits)
+            for start, end in pairwise(places):
+                yield
+                changes += add_records(batch, records[start:end], role, limits)
+        except ValueError as error:
+            self._made = records, error
+        else:
+            self._made = records, (batch, changes)
+        yield
 
     def take(self, records: memoryview) -> Begun | None:
-        """What was made of these very records; it is there once."""
+        """What was made of these very records; it is there once. Raises ValueError, the fault that was found."""
         made, self._made = self._made, None
-        return made[1] if made is not None and made[0] is records else None
+        if made is None or made[0] is not records:
+            return None
+        if isinstance(made[1], ValueError):
+            raise made[1]
+        return made[1]
 
     def clear(self) -> None:
         self._made = None

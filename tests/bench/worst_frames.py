@@ -254,6 +254,7 @@ def results(names: list[str], folder: Path, rounds: int = 1) -> Iterator[tuple[s
 
 def _longest(store: StoreProcess, name: str, found: TurnClocks, number: int) -> float:
     role, said = FRAMES[name]
+    found.settle()  # before there is a peer, whose lease would end meanwhile
     with store.connect(f"{role}-{name[:20]}-{number}", role) as peer:
         peer.clocks = found  # type: ignore[attr-defined]
         clocks(peer)

@@ -3,7 +3,8 @@
 from cpython.list cimport PyList_GET_SIZE
 
 cdef enum:
-    WORK_CHANGE = 48                # a change of state, a message that is retained or has an attribute that changes state
+    WORK_CHANGE = 128               # a change of state: of a session, a group or a peer
+    WORK_KEPT = 48                  # a message that is retained or has an attribute that changes state
     WORK_LOOK_UP = 64               # a topic whose queue or whose filters are looked up
     WORK_QUEUE = 2                  # one more queue of a message
     QUEUES_OF_A_MESSAGE = 8         # so many are in the one unit that each message costs

@@ -425,6 +425,28 @@ def changes_in(data not None):
     return count
 
 
+def cuts_between_changes(data not None, Py_ssize_t most):
+    """Where to cut records that were not checked so far, so that no piece has more than `most` records that are no
+    messages: positions in bytes, ascending. Empty: there are no more than `most`."""
+    cdef size_t at = 0, size
+    cdef Py_ssize_t count = 0
+    cdef list cuts = []
+    cdef const RecordHeader *record
+    cdef const unsigned char[::1] view = lasting(data)
+    size = <size_t>view.shape[0]
+    while at + HEADER_BYTES <= size:
+        record = <const RecordHeader *>&view[at]
+        if record.length < HEADER_BYTES or record.length > size - at:
+            break  # the check refuses it, at this place
+        if record.type != TYPE_MESSAGE:
+            if count == most:
+                cuts.append(at)
+                count = 0
+            count += 1
+        at += record.length
+    return cuts
+
+
 cdef bint is_other_topic(const RecordHeader *one, const RecordHeader *other) noexcept nogil:
     return ((one.flags ^ other.flags) & FLAGS_IN_NO_QUEUE or one.topic_length != other.topic_length
             or memcmp(topic_of(one), topic_of(other), one.topic_length) != 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from notify.server import incoming, long_frames, peers, prepared
 from notify.settings import MOST_OF_ONE, WireSettings
 from store.errors import WireError
-from store.records._records import RecordBatch, changes_in
-from store.records.records import RecordFlag, RecordType
+from store.records._records import RecordBatch, changes_in, cuts_between_changes
+from store.records.records import RecordFlag, RecordType, read_records
+from store.state.changes import SessionOpened, encode_change
 from store.wire.base import MOST_ITEMS, MOST_ITEMS_OF_CLIENT
 from store.wire.client_messages import Publish, Published, Wait
 from store.wire.frames import FrameReader, encode
@@ -185,6 +187,83 @@ def test_what_is_wrong_with_a_large_publish_is_said_when_it_is_stored(
     assert isinstance(answer, Failed)
     assert isinstance(talk.call(Publish(2, Wait.STORED), large()), Published)
     bench.store.close()
+
+
+def of_sessions(count: int, *more: bytes) -> bytes:
+    batch = RecordBatch()
+    for number in range(count):
+        batch.append(*encode_change(SessionOpened(f"c{number}", False, 3600)))
+    batch.append(RecordType.MESSAGE, b"x", topic=b"t")
+    for payload in more:
+        batch.append(RecordType.SESSION_OPENED, payload)
+    return bytes(batch)
+
+
+def finished(bench: WireBench, talk: Talk, request: int) -> object:
+    """The answer to an Append that is applied in steps, as the loop does them."""
+    while bench.store.applying.step():
+        pass
+    return talk.answer(request)
+
+
+def test_changes_of_an_append_are_checked_in_steps_and_stored_as_one(tmp_path: Path) -> None:
+    """30,000 of them held the loop of the store for 180 ms."""
+    bench = WireBench(tmp_path)
+    talk = bench.connect("gateway", Role.GATEWAY)
+    before = bench.store.log.appends
+    request = talk.ask(Append(1), of_sessions(COUNT))
+    assert rounds(talk) >= COUNT // long_frames.CHANGES_AT_ONCE
+    assert isinstance(finished(bench, talk, request), Appended)
+    assert bench.store.log.appends == before + 1
+    assert len(bench.store.sessions) == COUNT
+    bench.store.close()
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91\xc0"])
+def test_a_fault_in_the_last_of_many_changes_refuses_them_all(tmp_path: Path, payload: bytes) -> None:
+    bench = WireBench(tmp_path)
+    talk = bench.connect("gateway", Role.GATEWAY)
+    end = bench.store.end
+    request = talk.ask(Append(1), of_sessions(COUNT, payload))
+    assert rounds(talk) >= COUNT // long_frames.CHANGES_AT_ONCE
+    answer = talk.answer(request)
+    assert isinstance(answer, Failed)
+    assert "SESSION_OPENED" in answer.message
+    assert bench.store.end == end
+    assert not len(bench.store.sessions)
+    bench.store.close()
+
+
+def test_a_connection_that_ends_while_changes_are_checked_stores_nothing(tmp_path: Path) -> None:
+    bench = WireBench(tmp_path)
+    talk = bench.connect("gateway", Role.GATEWAY)
+    talk.ask(Append(1), of_sessions(COUNT))
+    for _ in range(3):
+        talk.conversation.outgoing()
+        talk.conversation.go_on()
+    assert talk.conversation.is_full
+    talk.conversation.lost()
+    again = bench.connect("gateway", Role.GATEWAY)
+    request = again.ask(Append(1), of_sessions(COUNT))
+    rounds(again)
+    assert isinstance(finished(bench, again, request), Appended)
+    assert len(bench.store.sessions) == COUNT
+    bench.store.close()
+
+
+def test_records_are_cut_between_changes() -> None:
+    """Messages do not count, and what is damaged is left to the check."""
+    records = of_sessions(10)
+    cuts = cuts_between_changes(records, 4)
+    assert len(cuts) == 2
+    assert [len(list(read_records(memoryview(records)[a:b]))) for a, b in pairwise((0, *cuts, len(records)))] == [
+        4,
+        4,
+        3,
+    ]
+    assert cuts_between_changes(records, 10) == []
+    assert cuts_between_changes(records[: cuts[0] + 20], 4) == []
+    assert cuts_between_changes(b"\0" * 100, 1) == []
 
 
 def test_new_topics_of_a_publish_are_looked_up_before(tmp_path: Path) -> None:
