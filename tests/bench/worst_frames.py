@@ -150,7 +150,7 @@ def clocks(peer: WirePeer) -> None:
     """What was done so far does not count."""
     found: TurnClocks | None = getattr(peer, "clocks", None)
     if found is not None:
-        found.settle()
+        found.settle(timeout_s=1.0)  # a peer that says nothing for 2 s is gone
         found.longest_ms()
 
 
