@@ -7,6 +7,7 @@ A Turn is what all connections of one event loop turn share: the batch to be sto
 
 from collections import OrderedDict
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -103,6 +104,7 @@ cdef class Link:
     def feed(self, const unsigned char[::1] data not None, size_t size):
         self.take_in(<const char *>&data[0], size)
 
+    @cython.final
     cdef int take_in(self, const char *data, size_t size) except -1:
         """Take in `size` bytes at the start of `data`, which is free for other use afterwards."""
         cdef size_t used
@@ -144,6 +146,7 @@ cdef class Link:
         """Whether something that came in is not dealt with so far."""
         return self.partial_size > 0
 
+    @cython.final
     cdef Py_ssize_t split(self, const char *data, size_t size) except -1:
         """Deal with the whole packets in `data`; returns the bytes they took."""
         cdef size_t at = 0, step
@@ -180,6 +183,7 @@ cdef class Link:
                 break
         return at
 
+    @cython.final
     cdef size_t take_pubacks(self, const char *data, size_t size) except? 0:
         """Take PUBACKs of what is in flight, as many as follow one another: a client sends them in runs. Returns the bytes
         that they took; the first packet that is anything else is for packet()."""
@@ -197,6 +201,7 @@ cdef class Link:
                 self.mark_ready()
         return at
 
+    @cython.final
     cdef int packet(self, uint8_t first, const char *body, uint32_t size) except -1:
         cdef uint8_t kind = first >> 4
         self.turn.packets_in += 1
@@ -219,6 +224,7 @@ cdef class Link:
         self.work(first, body, size, False)
         return 0
 
+    @cython.final
     cdef int work(self, uint8_t first, const char *body, uint32_t size, bint is_plain) except -1:
         """Have the session or the rules deal with a packet, and note what that took of this turn."""
         cdef uint64_t began_ns = now_ns()
@@ -229,6 +235,7 @@ cdef class Link:
         self.turn.worked_ns += now_ns() - began_ns
         return 0
 
+    @cython.final
     cdef int spend(self, uint32_t size) except -1:
         """Pay for a PUBLISH, which is taken in any case; what comes after it may have to wait."""
         self.allowed_messages -= 1
@@ -237,6 +244,7 @@ cdef class Link:
             self.on_spent()
         return 0
 
+    @cython.final
     cdef int mark_ready(self) except -1:
         self.inflight.blocked = False
         if not self.is_ready:
@@ -245,11 +253,12 @@ cdef class Link:
         self.turn.schedule()
         return 0
 
+    @cython.final
     cdef bint publish(self, uint8_t first, const char *body, uint32_t size) except -1:
         """Take a PUBLISH into the batch. False: it is unusual or wrong, or a duplicate, so it needs the full codec."""
         cdef int qos = first >> 1 & 3
         cdef size_t at, properties_size = 0
-        cdef Part topic, properties = Part(NULL, 0)
+        cdef Part topic, client_id, properties = Part(NULL, 0)
         cdef uint8_t flags = qos
         cdef char ack[4]
         cdef char packet_id[5]      # as an attribute of the record: with QoS 2 it must outlive a crash
@@ -287,8 +296,8 @@ cdef class Link:
                 packet_id[3], packet_id[4] = ack[3], ack[2]
                 attributes = Part(&packet_id[0], 5)
         flags |= self.turn.topic_flags
-        self.turn.batch.add(TYPE_MESSAGE, flags, topic, utf8_of(self.client_id), attributes, properties,
-                            Part(body + at, size - at))
+        utf8_of(self.client_id, &client_id)
+        self.turn.batch.add(TYPE_MESSAGE, flags, topic, client_id, attributes, properties, Part(body + at, size - at))
         self.turn.worked_ns += self.turn.message_ns + (size >> 5) + (APPLIED_NS if first & 1 or attributes.size else 0)
         self.turn.received[qos] += 1
         self.turn.received_bytes += size - at
@@ -302,6 +311,7 @@ cdef class Link:
             self.turn.schedule()
         return True
 
+    @cython.final
     cdef bint receive(self, uint16_t packet_id) except -1:
         """Note a QoS 2 publish; False if it is a duplicate, or more than the client may have open."""
         cdef object received = self.session.received
@@ -310,10 +320,13 @@ cdef class Link:
         self.session.receive(packet_id)
         return True
 
+    @cython.final
     cdef bint topic_ok(self, Part *topic) except -1:
         """Whether messages may go there; `topic` is then as in the log. What begins with $ is the full codec's business."""
         cdef Part given = topic[0]
-        if given.size == 0 or given.data[0] == c"$" or (self.tenant is not None and not in_log(self.turn, self.tenant, topic)):
+        if given.size == 0 or given.data[0] == c"$":
+            return False
+        if self.tenant is not None and not in_log(self.turn, self.tenant, topic):
             return False
         if self.turn.topic_known(topic.data, topic.size):
             return True
@@ -322,6 +335,7 @@ cdef class Link:
         self.turn.remember_topic(topic.data, topic.size)
         return True
 
+    @cython.final
     cdef int expect_ack(self, const char *ack, size_t size, bint counts) except -1:
         if not self.acks_size:
             self.turn.acking.append(self)
@@ -363,6 +377,7 @@ cdef class Link:
 
     # --- out
 
+    @cython.final
     cdef int mark_dirty(self) except -1:
         if not self.is_dirty:
             self.is_dirty = True
@@ -371,6 +386,7 @@ cdef class Link:
             self.turn.schedule()
         return 0
 
+    @cython.final
     cdef int put(self, const char *data, size_t size) except -1:
         if self.closing or not size:
             return 0
@@ -382,11 +398,13 @@ cdef class Link:
         self.turn.packets_out += 1
         self.put_bytes(data)
 
+    @cython.final
     cdef int put_bytes(self, bytes data) except -1:
         if PyBytes_GET_SIZE(data) < SHARED_BYTES:
             return self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         return 0 if self.closing else self.share(block_of(data, NULL, PyBytes_GET_SIZE(data)))
 
+    @cython.final
     cdef int share(self, Block block) except -1:
         """Send a block that other links send as well, without copying it."""
         if self.chunks is None:
@@ -424,6 +442,7 @@ cdef class Link:
         if was_paused and self.turn.sent_bytes > sent_before:
             self.written_while_paused(self.turn.sent_bytes - sent_before)
 
+    @cython.final
     cdef int emit(self, const char *data, size_t size, Block block) except -1:
         """Send `data`, which may be a Block; much that the socket does not take of that is held by reference."""
         cdef ssize_t sent = 0
@@ -450,6 +469,7 @@ cdef class Link:
         """
         return deliver_to(self, readers, ranges, safe, stop)
 
+    @cython.final
     cdef int put_publish(self, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count,
                          bint is_timed, Block payload) except -1:
         """Append a PUBLISH for a record. `payload`: its payload, to be sent from there."""

@@ -5,6 +5,7 @@ cdef enum:
     MOST_TOPIC_BYTES = 65535
 
 
+@cython.final
 cdef class Tenant:
     """A namespace at this gateway: how it is called, and what its clients did here."""
 
