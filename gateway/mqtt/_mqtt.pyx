@@ -104,7 +104,6 @@ cdef class Link:
     def feed(self, const unsigned char[::1] data not None, size_t size):
         self.take_in(<const char *>&data[0], size)
 
-    @cython.final
     cdef int take_in(self, const char *data, size_t size) except -1:
         """Take in `size` bytes at the start of `data`, which is free for other use afterwards."""
         cdef size_t used
@@ -224,7 +223,6 @@ cdef class Link:
         self.work(first, body, size, False)
         return 0
 
-    @cython.final
     cdef int work(self, uint8_t first, const char *body, uint32_t size, bint is_plain) except -1:
         """Have the session or the rules deal with a packet, and note what that took of this turn."""
         cdef uint64_t began_ns = now_ns()
@@ -235,7 +233,6 @@ cdef class Link:
         self.turn.worked_ns += now_ns() - began_ns
         return 0
 
-    @cython.final
     cdef int spend(self, uint32_t size) except -1:
         """Pay for a PUBLISH, which is taken in any case; what comes after it may have to wait."""
         self.allowed_messages -= 1
@@ -274,7 +271,7 @@ cdef class Link:
         topic.size = <uint8_t>body[0] << 8 | <uint8_t>body[1]
         topic.data = body + 2
         at = 2 + topic.size + (2 if qos else 0)
-        if at > size or not self.topic_ok(&topic) or (self.permits is not None and not self.permits.has(topic, qos, first & 1)):
+        if at > size or not topic_ok(self, &topic) or (self.permits is not None and not self.permits.has(topic, qos, first & 1)):
             return False
         if qos:
             memcpy(ack, b"\x40\2" if qos == 1 else b"\x50\2", 2)
@@ -311,28 +308,12 @@ cdef class Link:
             self.turn.schedule()
         return True
 
-    @cython.final
     cdef bint receive(self, uint16_t packet_id) except -1:
         """Note a QoS 2 publish; False if it is a duplicate, or more than the client may have open."""
         cdef object received = self.session.received
         if packet_id in received or <uint32_t>len(received) >= self.ack_limit:
             return False
         self.session.receive(packet_id)
-        return True
-
-    @cython.final
-    cdef bint topic_ok(self, Part *topic) except -1:
-        """Whether messages may go there; `topic` is then as in the log. What begins with $ is the full codec's business."""
-        cdef Part given = topic[0]
-        if given.size == 0 or given.data[0] == c"$":
-            return False
-        if self.tenant is not None and not in_log(self.turn, self.tenant, topic):
-            return False
-        if self.turn.topic_known(topic.data, topic.size):
-            return True
-        if not valid_topic(given.data, given.size, 1 if self.tenant is None else 2):
-            return False
-        self.turn.remember_topic(topic.data, topic.size)
         return True
 
     @cython.final
@@ -386,7 +367,6 @@ cdef class Link:
             self.turn.schedule()
         return 0
 
-    @cython.final
     cdef int put(self, const char *data, size_t size) except -1:
         if self.closing or not size:
             return 0
@@ -398,13 +378,11 @@ cdef class Link:
         self.turn.packets_out += 1
         self.put_bytes(data)
 
-    @cython.final
     cdef int put_bytes(self, bytes data) except -1:
         if PyBytes_GET_SIZE(data) < SHARED_BYTES:
             return self.put(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
         return 0 if self.closing else self.share(block_of(data, NULL, PyBytes_GET_SIZE(data)))
 
-    @cython.final
     cdef int share(self, Block block) except -1:
         """Send a block that other links send as well, without copying it."""
         if self.chunks is None:
@@ -442,7 +420,6 @@ cdef class Link:
         if was_paused and self.turn.sent_bytes > sent_before:
             self.written_while_paused(self.turn.sent_bytes - sent_before)
 
-    @cython.final
     cdef int emit(self, const char *data, size_t size, Block block) except -1:
         """Send `data`, which may be a Block; much that the socket does not take of that is held by reference."""
         cdef ssize_t sent = 0
