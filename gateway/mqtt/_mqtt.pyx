@@ -7,6 +7,7 @@ A Turn is what all connections of one event loop turn share: the batch to be sto
 
 from collections import OrderedDict
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -144,6 +145,7 @@ cdef class Link:
         """Whether something that came in is not dealt with so far."""
         return self.partial_size > 0
 
+    @cython.final
     cdef Py_ssize_t split(self, const char *data, size_t size) except -1:
         """Deal with the whole packets in `data`; returns the bytes they took."""
         cdef size_t at = 0, step
@@ -180,6 +182,7 @@ cdef class Link:
                 break
         return at
 
+    @cython.final
     cdef size_t take_pubacks(self, const char *data, size_t size) except? 0:
         """Take PUBACKs of what is in flight, as many as follow one another: a client sends them in runs. Returns the bytes
         that they took; the first packet that is anything else is for packet()."""
@@ -197,6 +200,7 @@ cdef class Link:
                 self.mark_ready()
         return at
 
+    @cython.final
     cdef int packet(self, uint8_t first, const char *body, uint32_t size) except -1:
         cdef uint8_t kind = first >> 4
         self.turn.packets_in += 1
@@ -237,6 +241,7 @@ cdef class Link:
             self.on_spent()
         return 0
 
+    @cython.final
     cdef int mark_ready(self) except -1:
         self.inflight.blocked = False
         if not self.is_ready:
@@ -245,11 +250,12 @@ cdef class Link:
         self.turn.schedule()
         return 0
 
+    @cython.final
     cdef bint publish(self, uint8_t first, const char *body, uint32_t size) except -1:
         """Take a PUBLISH into the batch. False: it is unusual or wrong, or a duplicate, so it needs the full codec."""
         cdef int qos = first >> 1 & 3
         cdef size_t at, properties_size = 0
-        cdef Part topic, properties = Part(NULL, 0)
+        cdef Part topic, client_id, properties = Part(NULL, 0)
         cdef uint8_t flags = qos
         cdef char ack[4]
         cdef char packet_id[5]      # as an attribute of the record: with QoS 2 it must outlive a crash
@@ -265,7 +271,7 @@ cdef class Link:
         topic.size = <uint8_t>body[0] << 8 | <uint8_t>body[1]
         topic.data = body + 2
         at = 2 + topic.size + (2 if qos else 0)
-        if at > size or not self.topic_ok(&topic) or (self.permits is not None and not self.permits.has(topic, qos, first & 1)):
+        if at > size or not topic_ok(self, &topic) or (self.permits is not None and not self.permits.has(topic, qos, first & 1)):
             return False
         if qos:
             memcpy(ack, b"\x40\2" if qos == 1 else b"\x50\2", 2)
@@ -287,8 +293,8 @@ cdef class Link:
                 packet_id[3], packet_id[4] = ack[3], ack[2]
                 attributes = Part(&packet_id[0], 5)
         flags |= self.turn.topic_flags
-        self.turn.batch.add(TYPE_MESSAGE, flags, topic, utf8_of(self.client_id), attributes, properties,
-                            Part(body + at, size - at))
+        utf8_of(self.client_id, &client_id)
+        self.turn.batch.add(TYPE_MESSAGE, flags, topic, client_id, attributes, properties, Part(body + at, size - at))
         self.turn.worked_ns += self.turn.message_ns + (size >> 5) + (APPLIED_NS if first & 1 or attributes.size else 0)
         self.turn.received[qos] += 1
         self.turn.received_bytes += size - at
@@ -310,18 +316,7 @@ cdef class Link:
         self.session.receive(packet_id)
         return True
 
-    cdef bint topic_ok(self, Part *topic) except -1:
-        """Whether messages may go there; `topic` is then as in the log. What begins with $ is the full codec's business."""
-        cdef Part given = topic[0]
-        if given.size == 0 or given.data[0] == c"$" or (self.tenant is not None and not in_log(self.turn, self.tenant, topic)):
-            return False
-        if self.turn.topic_known(topic.data, topic.size):
-            return True
-        if not valid_topic(given.data, given.size, 1 if self.tenant is None else 2):
-            return False
-        self.turn.remember_topic(topic.data, topic.size)
-        return True
-
+    @cython.final
     cdef int expect_ack(self, const char *ack, size_t size, bint counts) except -1:
         if not self.acks_size:
             self.turn.acking.append(self)
@@ -363,6 +358,7 @@ cdef class Link:
 
     # --- out
 
+    @cython.final
     cdef int mark_dirty(self) except -1:
         if not self.is_dirty:
             self.is_dirty = True
@@ -450,6 +446,7 @@ cdef class Link:
         """
         return deliver_to(self, readers, ranges, safe, stop)
 
+    @cython.final
     cdef int put_publish(self, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count,
                          bint is_timed, Block payload) except -1:
         """Append a PUBLISH for a record. `payload`: its payload, to be sent from there."""

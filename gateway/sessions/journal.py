@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from gateway.mqtt.packets import PubAck, PubRec
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection
 from gateway.sessions.session import Session
-from notify.api import Store
+from notify.api import Placed, Store
 from store.errors import StoreError
 from store.log.durations import Durations
 from store.ratelimit import RateLimitedLog
@@ -32,6 +32,8 @@ class Deferred(NamedTuple):
     refused: Callable[[ReasonCode], None] | None = None  # in place of that
 
 
+NO_ANSWERS: Sequence[Deferred] = ()
+NO_ENDS: Sequence[SessionClosed] = ()
 Acks = tuple[Connection, bytes, int]  # to whom, which packets, and how many publishes they acknowledge
 
 
@@ -41,8 +43,8 @@ class UnsafeBatch(NamedTuple):
     mark: int
     since_s: float
     acks: list[Acks]
-    then: list[Deferred]
-    told: list[SessionClosed]  # what the log must be told some time, if not now
+    then: Sequence[Deferred]
+    told: Sequence[SessionClosed]  # what the log must be told some time, if not now
     begun_s: float = 0.0  # when its append began, by perf_counter()
 
 
@@ -196,9 +198,12 @@ class Journal:
         batch, acking = self._turn.start_batch()
         acks = [(link, *link.take_acks()) for link in acking]  # what links are to send from here on is the next batch's
         has_messages = batch.size > self._changes_bytes
-        then, told = self._then, self._told
-        placed = partial(_tell_places, self._placed) if self._placed else None
-        self._forget_batch()
+        placed: Placed | None = None
+        then, told = NO_ANSWERS, NO_ENDS
+        if self.has_changes or self._then or self._placed:
+            then, told = self._then, self._told
+            placed = partial(_tell_places, self._placed) if self._placed else None
+            self._forget_batch()
         try:
             if batch.size:
                 self._store.append(batch, placed)
@@ -220,19 +225,22 @@ class Journal:
 
     def release(self) -> None:
         """Send and do what waited for what is safe by now."""
+        batches = self._waiting
+        if not batches:
+            return
         safe = self._store.safe_mark
-        while self._waiting and self._waiting[0].mark <= safe:
-            waiting = self._waiting.popleft()
+        while batches and batches[0].mark <= safe:
+            _, _, acks, then, told, begun_s = batches.popleft()
             acknowledged = 0
-            for link, packets, count in waiting.acks:
+            for link, packets, count in acks:
                 link.send_acks(packets, count)
                 acknowledged += count
             if acknowledged:
-                self.ack_times.add(perf_counter() - waiting.begun_s, acknowledged)
-            for closed in waiting.told:
+                self.ack_times.add(perf_counter() - begun_s, acknowledged)
+            for closed in told:
                 if self._ends.get(closed.client_id) is closed:
                     del self._ends[closed.client_id]
-            for deferred in waiting.then:
+            for deferred in then:
                 deferred.action()
 
     def refused(self, mark: int, error: StoreError) -> None:

@@ -1,29 +1,67 @@
 # The part of _wire.pyx that makes PUBLISH packets of ranges for one link.
 
 cdef int deliver_to(Link link, list readers, list ranges, uint64_t safe, uint64_t stop) except -1:
-    cdef Merge merge = Merge(readers, ranges, stop)
+    cdef Merge merge
     cdef const RecordHeader *record
-    cdef bint retain
-    cdef int qos
+    cdef Py_ssize_t first
+    cdef int outcome, qos
+    if len(readers) == 1:
+        return deliver_alone(link, <Reader>readers[0], <Records>ranges[0], safe, stop)
+    merge = Merge(readers, ranges, stop)
     while not merge.exhausted():
         record = merge.next()
         qos = min(<int>(record.flags & FLAG_QOS), merge.qos)
         if merge.wanted and not (qos == 0 and record.log_offset < merge.skip_qos0_before):
-            if qos == 2:
-                return NEEDS_SESSION if record.log_offset < safe else NEEDS_MORE
-            if qos == 1 and link.inflight.full():
-                link.inflight.blocked = True
-                return NEEDS_MORE
-            if merge.lost:
-                link.misses(merge.lost)
-            retain = merge.retain_as_published and record.flags & FLAG_RETAIN
-            if fits(link, record, qos, merge.id_count, merge.ids, False, True) == 0:
-                link.put_publish(record, qos, link.inflight.take(record.log_offset) if qos else 0, retain, merge.ids,
-                                 merge.id_count, True, None if record.payload_length < SHARED_BYTES else merge.payload())
+            first = merge.found_in[0]
+            outcome = put_next(link, record, qos, merge.retain_as_published, merge.ids, merge.id_count, merge.lost, safe,
+                               <Records>ranges[first], merge.at[first])
+            if outcome != 0:
+                return outcome
         elif merge.lost:
             link.misses(merge.lost)
         merge.advance()
     return DONE
+
+
+cdef int deliver_alone(Link link, Reader reader, Records records, uint64_t safe, uint64_t stop) except -1:
+    """As deliver_to(), for one reader, whose range needs no merging."""
+    cdef Py_ssize_t at = reader.position - records.first
+    cdef int id_count = 1 if reader.subscription_id else 0
+    cdef const RecordHeader *record
+    cdef uint64_t lost
+    cdef int outcome, qos
+    while at < records.count and records.items[at].log_offset < stop:
+        record = records.items[at]
+        lost = 0 if at else lost_in_front(record)
+        qos = min(<int>(record.flags & FLAG_QOS), reader.qos)
+        if wants(reader, record) and not (qos == 0 and record.log_offset < reader.skip_qos0_before):
+            outcome = put_next(link, record, qos, reader.retain_as_published, &reader.subscription_id, id_count, lost, safe,
+                               records, at)
+            if outcome != 0:
+                return outcome
+        elif lost:
+            link.misses(lost)
+        at += 1
+        reader.position += 1
+        reader.reached = record.log_offset + 1
+    return DONE
+
+
+cdef inline int put_next(Link link, const RecordHeader *record, int qos, bint retain_as_published, const uint32_t *ids, int id_count,
+                         uint64_t lost, uint64_t safe, Records records, Py_ssize_t i) except -1:
+    """Put a message, which is record i of a range, unless it does not fit. An outcome of deliver(); DONE: the next one may follow."""
+    cdef bint retain = retain_as_published and record.flags & FLAG_RETAIN
+    if qos == 2:
+        return NEEDS_SESSION if record.log_offset < safe else NEEDS_MORE
+    if qos == 1 and link.inflight.full():
+        link.inflight.blocked = True
+        return NEEDS_MORE
+    if lost:
+        link.misses(lost)
+    if fits(link, record, qos, id_count, ids, False, True) == 0:
+        link.put_publish(record, qos, link.inflight.take(record.log_offset) if qos else 0, retain, ids, id_count, True,
+                         None if record.payload_length < SHARED_BYTES else shared_payload(records, i))
+    return 0
 
 
 def stands_at_qos2(list readers not None, list ranges not None, uint64_t stop):

@@ -17,6 +17,11 @@ cdef extern from "<time.h>" nogil:
     enum:
         CLOCK_MONOTONIC
 
+cdef extern from "Python.h":
+    bint PyUnicode_IS_COMPACT_ASCII(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+    void *PyUnicode_1BYTE_DATA(object text)
+
 cdef extern from "unistd.h":
     int close_descriptor "close"(int fd)
 

@@ -4,6 +4,7 @@ cdef enum:
     PERMITS_LIMIT = 256     # topics of REMEMBERED_TOPIC_BYTES at most that are remembered for one connection
 
 
+@cython.final
 cdef class Permits:
     """Topics that a client may publish to: a bit for each QoS, and again for each with retain."""
 

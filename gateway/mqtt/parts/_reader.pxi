@@ -3,6 +3,7 @@
 cdef int KIND_LIVE = LIVE
 
 
+@cython.final
 cdef class Reader:
     """A subscription's place in a queue."""
 
@@ -39,6 +40,13 @@ cdef class Reader:
     def lag(self):
         """Entries between here and the queue's end, as far as that is known: what was read may be ahead of its event."""
         return self.behind()
+
+
+cdef inline bint wants(Reader reader, const RecordHeader *record) noexcept:
+    """Whether a message is for its subscription."""
+    if record.log_offset < reader.since or (reader.only_live and not record.flags & FLAG_LIVE_ONLY):
+        return False
+    return not (reader.no_local and same_client(reader.link, record))
 
 
 def taking_from(list readers not None):

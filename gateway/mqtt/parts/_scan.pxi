@@ -314,6 +314,7 @@ cdef size_t write_publish(char *start, const RecordHeader *record, size_t hidden
     return at + record.payload_length - start
 
 
+@cython.final
 cdef class Merge:
     """Several readers' ranges as one sequence by log_offset; a message found in several is one, with the highest QoS.
 
@@ -359,11 +360,6 @@ cdef class Merge:
     cdef bint exhausted(self) noexcept:
         """Whether all ranges are used up as far as they are looked at, or one whose reader has more."""
         return self.unknown or not self.heaped or self.next_offset(self.heap[0]) >= self.stop
-
-    cdef Block payload(self):
-        """That of the current message, as one block for all who are sent it from this range."""
-        cdef Records records = self.ranges[self.found_in[0]]
-        return shared_payload(records, self.at[self.found_in[0]])
 
     cdef uint64_t next_offset(self, int i) noexcept:
         return (<Records>self.ranges[i]).items[self.at[i]].log_offset
@@ -425,9 +421,7 @@ cdef class Merge:
         return found
 
     cdef void consider(self, Reader reader, const RecordHeader *record) noexcept:
-        if record.log_offset < reader.since or (reader.no_local and same_client(reader.link, record)):
-            return
-        if reader.only_live and not record.flags & FLAG_LIVE_ONLY:
+        if not wants(reader, record):
             return
         self.skip_qos0_before = min(self.skip_qos0_before, reader.skip_qos0_before) if self.wanted else reader.skip_qos0_before
         self.wanted = True
@@ -448,14 +442,19 @@ cdef class Merge:
             self.put(i)
 
 
-cdef Part utf8_of(str text) except *:
+cdef inline int utf8_of(str text, Part *found) except -1:
     """Its own bytes if it is ASCII; otherwise those that it keeps from now on."""
     cdef Py_ssize_t size
-    cdef const char *data = PyUnicode_AsUTF8AndSize(text, &size)
-    return Part(data, size)
+    if PyUnicode_IS_COMPACT_ASCII(text):
+        found[0] = Part(<const char *>PyUnicode_1BYTE_DATA(text), PyUnicode_GET_LENGTH(text))
+        return 0
+    found.data = PyUnicode_AsUTF8AndSize(text, &size)
+    found.size = size
+    return 0
 
 
 cdef bint same_client(Link link, const RecordHeader *record) except -1:
-    cdef Part client_id = utf8_of(link.client_id)
+    cdef Part client_id
+    utf8_of(link.client_id, &client_id)
     return (client_id.size == record.client_id_length
             and memcmp(client_id.data, client_id_of(record), record.client_id_length) == 0)

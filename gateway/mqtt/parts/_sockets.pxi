@@ -120,6 +120,7 @@ cdef int read_address(object said, penstock_address *address) except -1:
     return 0
 
 
+@cython.final
 cdef class Sockets:
     """Owner of the sockets that clients are connected by. Have look() called when fileno() is readable.
 
@@ -226,6 +227,7 @@ cdef class Sockets:
         return 0
 
 
+@cython.final
 cdef class SocketTransport:
     """One client's socket: what asyncio's transport is to a protocol."""
 

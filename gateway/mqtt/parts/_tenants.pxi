@@ -5,6 +5,7 @@ cdef enum:
     MOST_TOPIC_BYTES = 65535
 
 
+@cython.final
 cdef class Tenant:
     """A namespace at this gateway: how it is called, and what its clients did here."""
 
@@ -62,4 +63,19 @@ cdef bint in_log(Turn turn, Tenant tenant, Part *topic) except -1:
         turn.prefixed = tenant.prefix
     memcpy(turn.named + size + 1, topic.data, topic.size)
     topic[0] = Part(turn.named, size + 1 + topic.size)
+    return True
+
+
+cdef inline bint topic_ok(Link link, Part *topic) except -1:
+    """Whether messages may go there; `topic` is then as in the log. What begins with $ is the full codec's business."""
+    cdef Part given = topic[0]
+    if given.size == 0 or given.data[0] == c"$":
+        return False
+    if link.tenant is not None and not in_log(link.turn, link.tenant, topic):
+        return False
+    if link.turn.topic_known(topic.data, topic.size):
+        return True
+    if not valid_topic(given.data, given.size, 1 if link.tenant is None else 2):
+        return False
+    link.turn.remember_topic(topic.data, topic.size)
     return True

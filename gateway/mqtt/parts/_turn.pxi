@@ -13,6 +13,7 @@ cdef struct SeenTopic:
     uint32_t message_ns             # 0: this place is free
 
 
+@cython.final
 cdef class Turn:
     """What the connections of one turn share.
 
