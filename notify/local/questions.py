@@ -9,6 +9,7 @@ from functools import partial
 
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 from notify.api import SessionListener
+from notify.awaited import Awaited
 from store.state.left_by import is_clients
 from store.wire import messages as wire
 from store.wire.base import WireMessage
@@ -71,16 +72,13 @@ class Judges:
         answers: list[bool | None] = [None] * len(messages)
         parts: list[tuple[AskOne, bool]] = [(self.of_clients, True), (self._ask_gateways, False)]
         parts = [(ask, which) for ask, which in parts if which in by_clients]
-        missing = len(parts)
+        awaited = Awaited(len(parts), lambda: then(answers))
 
         def heard(which: bool, allowed: Allowed) -> None:
-            nonlocal missing
             places = [at for at, by_client in enumerate(by_clients) if by_client is which]
             for at, answer in zip(places, allowed, strict=False):
                 answers[at] = answer
-            missing -= 1
-            if not missing:
-                then(answers)
+            awaited.came()
 
         if not any(by_clients):
             return self._ask_gateways(messages, then)
