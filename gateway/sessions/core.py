@@ -41,6 +41,10 @@ class Scheduler:
         if not self.is_closed:
             callback()
 
+    def close(self) -> None:
+        """Call nothing from now on."""
+        self.is_closed = True
+
     def now_s(self) -> float:
         """Seconds of the loop's clock, which never goes back."""
         return self._loop.time()

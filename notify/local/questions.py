@@ -63,14 +63,17 @@ class Judges:
         """`listeners`: of all members of the store."""
         self._listeners = listeners
         self._turn = 0
-        self.of_clients: AskOne = self._ask_gateways_if_any
-        """Judges what SDK users left."""
+        self._of_clients: AskOne = self._ask_gateways_if_any
+
+    def judge_clients_by(self, ask: AskOne) -> None:
+        """Have `ask` judge the messages that SDK users left."""
+        self._of_clients = ask
 
     def ask(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> bool:
         """Where a part can be asked, `then` is called with all answers at once. False: no one is there."""
         by_clients = [is_clients(each.left_by) for each in messages]
         answers: list[bool | None] = [None] * len(messages)
-        parts: list[tuple[AskOne, bool]] = [(self.of_clients, True), (self._ask_gateways, False)]
+        parts: list[tuple[AskOne, bool]] = [(self._of_clients, True), (self._ask_gateways, False)]
         parts = [(ask, which) for ask, which in parts if which in by_clients]
         awaited = Awaited(len(parts), lambda: then(answers))
 

@@ -56,6 +56,19 @@ class UserLimits(NamedTuple):
         return Counted(sum(counted for counted, most in limited.items() if most))
 
 
+class QuotaLimits(NamedTuple):
+    """All quotas of a store. 0: any number."""
+
+    user: UserLimits = UserLimits()
+    namespace: UserLimits = UserLimits()
+    user_groups: int = 0  # groups that a user may make
+    namespace_groups: int = 0  # groups that the users of a namespace may make
+    bounds_default: bool = False  # whether the limits of a namespace hold for the default one too
+
+
+NO_QUOTAS = QuotaLimits()
+
+
 @lru_cache(16)
 def _counted(limits: UserLimits, namespace_limits: UserLimits, bounds_default: bool) -> Counted:
     """Asked with every connection."""
@@ -116,10 +129,10 @@ class _Granted:
 class UserQuotas:
     """Owner of what was granted, of connections without a session in the log, and of refusals."""
 
-    def __init__(self, messages: MessageStore, clock: Callable[[], float] = time.monotonic) -> None:
-        self.limits = UserLimits()
-        self.namespace_limits = UserLimits()
-        self.bounds_default = False  # whether they hold for the default namespace too
+    def __init__(
+        self, messages: MessageStore, quotas: QuotaLimits = NO_QUOTAS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.limits, self.namespace_limits, self.bounds_default = quotas.user, quotas.namespace, quotas.bounds_default
         names = [*NAMES, *(f"namespace_{name}" for name in NAMES)]
         self.refused: Counter[str] = Counter(dict.fromkeys(names, 0))
         self._messages = messages

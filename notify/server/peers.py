@@ -327,8 +327,7 @@ class Peers:
         self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
         answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
         if hands_out:
-            hub.consumers.clock = clock
-            hub.consumers.hand_out_at_most(answer_bytes - HEAD_ROOM_BYTES)
+            hub.consumers.hand_out(answer_bytes - HEAD_ROOM_BYTES, clock)
         self.groups = GroupRequests(hub.consumers, answer_bytes, clock)
         self._store_name = store_name
         self._events = RateLimitedLog(log)
