@@ -75,15 +75,18 @@ class MessageStore:
             self.folder = DataFolder(settings.data, settings.group_access)
             undo.callback(self.folder.close)
             remembered = remembered_marks(self.folder.index)
-            self.log = CommitLog(self.folder.log, settings, on_safe, self.folder.quarantine, remembered)
+
+            def opened(verified: StoreSettings) -> CommitLog:
+                return CommitLog(self.folder.log, verified, on_safe, self.folder.quarantine, remembered)
+
+            self.log = opened(settings)
             undo.callback(lambda: self.log.close())
             try:
                 self.index, self._state = self._projected(on_replayed)
             except CorruptSegment as error:  # in an old segment, which a start does not verify
                 log.error("%s:%d: %s; verifying the whole log", error.segment, error.log_offset, error.reason)
                 self.log.close()
-                verified = replace(settings, verify_at_start_bytes=WHOLE_LOG_BYTES)
-                self.log = CommitLog(self.folder.log, verified, on_safe, self.folder.quarantine, remembered)
+                self.log = opened(replace(settings, verify_at_start_bytes=WHOLE_LOG_BYTES))
                 self.index, self._state = self._projected(on_replayed)
             undo.callback(self.index.close)
             self.upkeep = Upkeep(self.log, self.folder, self._state, self.append_upkeep, self.clock)
