@@ -229,7 +229,7 @@ class Broker:
             self.housekeeping.tick()
 
     def judge_again(self) -> None:
-        """What clients are judged by was replaced: all of them are judged by what counts now."""
+        """The rules were replaced: judge all clients by the new ones."""
         self.access_review.begin(self.registry.sessions.values())
 
     def unready(self) -> str:

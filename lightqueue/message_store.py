@@ -145,7 +145,7 @@ class MessageStore:
     def append(self, batch: RecordBatch, is_awaited: bool = True) -> int:
         """Store records and give them to their queues. Returns the log_offset of the first.
 
-        Unless somebody waits until they are safe, they go to the disk with what comes next, or by the next tick().
+        Unless `is_awaited`, they go to the disk with what comes next, or by the next tick().
 
         Raises a StoreError (StoreFull, RecordTooLarge, ...), in which case nothing happened; only if the batch is too
         large for one segment, its front part may have been stored.
@@ -236,7 +236,7 @@ class MessageStore:
         return self.log.fault() or self._refusing
 
     def health(self) -> str:
-        """What an operator should look at although the store works; empty if there is nothing. Asked of any thread."""
+        """A fault for an operator although the store works; empty if there is none. Asked of any thread."""
         lost = ", ".join(f"{size} bytes {kind}" for kind, size in self.log.lost_bytes.items() if size)
         rotten = ", ".join(f"{size} bytes {kind}" for kind, size in self.scrubber.found_bytes().items() if size)
         notes = [

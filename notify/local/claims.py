@@ -95,7 +95,7 @@ class Claims:
             holder.sessions.taken_over(client_id)
 
     def _refusal(self, client_id: str, claimant: Claimant) -> ClaimDenied | None:
-        """What anonymous clients left may be adopted, a connection that one of them has may not."""
+        """A session that an anonymous client left may be adopted; one whose client is connected may not."""
         if client_id in self._holders:
             claimant = claimant._replace(adopts_anonymous=False)
         state, owner, user = self._messages.sessions.get(client_id), self.owner(client_id), claimant.user

@@ -76,7 +76,7 @@ class PopRequest:
 
 
 class _Waiting:
-    """What waits for one group."""
+    """The requests that wait for one group."""
 
     def __init__(self, followed: Queue) -> None:
         self.followed = followed

@@ -1,4 +1,4 @@
-"""What stands between one message store and all that use it: members, and which events each of them is told.
+"""Between one message store and its users: its members, and the events that each of them is told.
 
 A gateway in this process and one at the other end of a wire are both a Member. Events are positions, coalesced: a queue
 that grew is told once a turn, however much it grew, and a member that asks late finds the newest end.
@@ -153,7 +153,7 @@ class Hub:
         return {"watched": watched, "everything": gateways - watched}
 
     def take_grown(self, member: Member) -> list[Queue]:
-        """What grew, of the queues that this member follows."""
+        """The queues that grew and that this member follows."""
         if len(self._members) == 1:
             grown = self.messages.take_grown()
             return list(dict.fromkeys(member.take_news() + grown)) if member.has_news else grown

@@ -45,7 +45,7 @@ class UserLimits(NamedTuple):
 
     @property
     def counted(self) -> Counted:
-        """What has a limit."""
+        """The kinds of items that have a limit."""
         limited = {
             Counted.SESSION: self.sessions,
             Counted.SUBSCRIPTION: self.subscriptions,
@@ -97,7 +97,7 @@ IN = "\0"
 
 
 class _Granted:
-    """What one user, or namespace, was granted of something and does not have yet, oldest first."""
+    """Items that one user or namespace was granted and does not have yet, oldest first."""
 
     def __init__(self) -> None:
         self.items: OrderedDict[Hashable, tuple[float, Used]] = OrderedDict()  # until when, and how much it takes
@@ -118,7 +118,7 @@ class _Granted:
             self.drop(next(iter(self.items)))
 
     def forget(self, now_s: float) -> None:
-        """What did not come in time."""
+        """Forget the items that did not come in time."""
         while self.items:
             item, (until_s, _) = next(iter(self.items.items()))
             if until_s > now_s:
@@ -433,7 +433,7 @@ NAMES = {
 
 
 def _wanted(record: Record, is_new: bool) -> Counted:
-    """What a message may count as; `is_new`: perhaps it makes its topic."""
+    """The kinds of items that a message may count as; `is_new`: perhaps it makes its topic."""
     wanted = Counted.TOPIC if is_new else NOTHING
     if record.flags & RecordFlag.RETAIN and record.payload:
         wanted |= Counted.RETAINED

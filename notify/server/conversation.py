@@ -1,6 +1,6 @@
 """The store's end of one connection to a peer: bytes in, bytes out; no I/O. Frames become calls, events become frames.
 
-Whatever is to be sent waits for outgoing(), so that a turn of the loop makes one write of it. A peer that does not read
+All bytes to send wait for outgoing(), so that a turn of the loop makes one write of it. A peer that does not read
 gets no more: its requests wait unread, and events are merged, as each is only a position.
 """
 

@@ -61,7 +61,7 @@ CLIENTS_REMEMBERED = 10_000  # and as many producers
 
 
 class Peer:
-    """What one name has: sessions and queues (its Member's), and appends in the log."""
+    """The state of one peer name: sessions and queues (its Member's), and appends in the log."""
 
     def __init__(self, name: str, store: LocalStore, hub: Hub, heard_s: float) -> None:
         self.name = name

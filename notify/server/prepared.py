@@ -41,7 +41,7 @@ class Prepared:
             self._made = records, begun(records, Role.CLIENT, limits)
 
     def take(self, records: memoryview) -> Begun | None:
-        """What was made of these very records; it is there once."""
+        """The pack that was made of these very records; it can be taken once."""
         made, self._made = self._made, None
         return made[1] if made is not None and made[0] is records else None
 

@@ -156,7 +156,7 @@ class StoreServer:
         self.audit.settle()
 
     def _do_upkeep(self) -> None:
-        """What may store something."""
+        """The work that may store something."""
         if not self._only_operators:
             self._upkeep.start()
         self.peers.tick()
@@ -184,7 +184,7 @@ class StoreServer:
         self.hub.judges.judge_clients_by(left)
 
     def judge_again(self) -> None:
-        """What users may do was replaced: those who may not do everything come back, and are judged anew."""
+        """The permissions were replaced: users who may not do everything connect again, and are judged anew."""
         for connection in list(self.connections):
             connection.judge_again()
 

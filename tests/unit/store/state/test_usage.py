@@ -1,4 +1,4 @@
-"""What each user has, by the log: the same after any crash, and less again when things go."""
+"""The usage of each user, by the log: the same after any crash, and less again when things go."""
 
 import random
 from collections.abc import Iterator
