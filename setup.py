@@ -12,14 +12,15 @@ from typing import Any
 
 from setuptools import Extension, setup
 
-LEAVES = {
-    "store.records._records": ["store/records/_records.pyx"],
-    "store.records._columns": ["store/records/_columns.pyx"],
-    "lightqueue.queues._queues": ["lightqueue/queues/_queues.pyx"],
-    "gateway.mqtt._inflight": ["gateway/mqtt/_inflight.pyx"],
-    "gateway.mqtt._mqtt": ["gateway/mqtt/_mqtt.pyx"],
-    "loadtest.devices._swarm": ["loadtest/devices/_swarm.pyx"],
+LEAVES = {  # those that take longest to compile first, as they are compiled in parallel
+    "gateway.mqtt._mqtt": "-O3",
+    "lightqueue.queues._queues": "-O2",  # -O3 saves 0.3 % of its instructions, and costs a quarter more time to compile
+    "store.records._records": "-O3",
+    "store.records._columns": "-O3",
+    "loadtest.devices._swarm": "-O3",
+    "gateway.mqtt._inflight": "-O2",  # likewise 0.5 %; for _mqtt and _records it is 3 %
 }
+"""The modules that are compiled, and how much the compiler optimises each."""
 
 
 def compiler() -> str:
@@ -33,7 +34,10 @@ def leaves() -> list[Any]:
         return []
     from Cython.Build import cythonize
 
-    extensions = [Extension(name, sources, extra_compile_args=["-O3", "-g0"]) for name, sources in LEAVES.items()]
+    extensions = [
+        Extension(name, [f"{name.replace('.', '/')}.pyx"], extra_compile_args=[optimisation, "-g0"])
+        for name, optimisation in LEAVES.items()
+    ]
     directives = {"language_level": 3, "boundscheck": False, "wraparound": False}
     return list(cythonize(extensions, compiler_directives=directives))
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
+from enum import Enum
 
 from gateway.access.certified import Certified
 from gateway.access.connection_limits import ConnectionLimits
@@ -60,6 +62,28 @@ from store.state.deadlines import Deadlines
 log = logging.getLogger("penstock.gateway")
 
 
+class BrokerStage(Enum):
+    """Where a gateway is in its life. TRANSITIONS says what follows what."""
+
+    STARTING = "not listening yet"
+    LISTENING = "clients can connect"
+    DRAINING = "stopping"
+    CLOSED = "closed"
+
+
+TRANSITIONS: Mapping[BrokerStage, Mapping[BrokerStage, str]] = {
+    BrokerStage.STARTING: {
+        BrokerStage.LISTENING: "all listeners are open",
+        BrokerStage.DRAINING: "drain()",
+        BrokerStage.CLOSED: "close()",
+    },
+    BrokerStage.LISTENING: {BrokerStage.DRAINING: "drain()", BrokerStage.CLOSED: "close()"},
+    BrokerStage.DRAINING: {BrokerStage.CLOSED: "close()"},
+    BrokerStage.CLOSED: {},
+}
+"""Which stage may follow which, and when."""
+
+
 class Broker:
     """Owner of the turn. It builds the parts of a gateway, and calls them in the order that a turn has.
 
@@ -80,8 +104,8 @@ class Broker:
         self.core = core = _core(self, store, settings, loop, audit or Audit())
         self.store, self.turn, self.journal = store, core.turn, core.journal
         self.turns = 0
-        self.listening = False
-        self.draining: Draining | None = None  # once the gateway stops
+        self.stage = BrokerStage.STARTING
+        self._draining: Draining | None = None  # from DRAINING on
         self._was_behind = False  # as the store was told last
         soon = core.scheduler.soon
         # what is delivered
@@ -205,54 +229,60 @@ class Broker:
             self.housekeeping.tick()
 
     def judge_again(self) -> None:
-        """What clients are judged by was replaced: all of them are judged by what counts now."""
+        """The rules were replaced: judge all clients by the new ones."""
         self.access_review.begin(self.registry.sessions.values())
 
     def unready(self) -> str:
         """Why clients had better not be sent here now; empty if they may be."""
-        if self.draining:
-            return "stopping"
-        if not self.listening:
-            return "not listening yet"
-        return self.store.fault()
+        return self.store.fault() if self.stage is BrokerStage.LISTENING else self.stage.value
+
+    def listening(self) -> None:
+        """All listeners are open."""
+        self._enter(BrokerStage.LISTENING)
+
+    def _enter(self, stage: BrokerStage) -> None:
+        assert stage in TRANSITIONS[self.stage], f"{self.stage} -> {stage}"
+        self.stage = stage
 
     # --- the end
 
     def drain(self, reason_code: ReasonCode, clients_per_s: float = math.inf) -> None:
         """Let no client in any more, and begin to see off those that are here; drained() says when that is over."""
+        self._enter(BrokerStage.DRAINING)
         self.core.set_clock()
         self.store_batch()
-        self.connections.is_stopping = True
-        self.connections.close_new(reason_code)
+        self.connections.stop(reason_code)
         settings = self.core.settings
-        self.registry.will_grace_s = settings.stop_will_delay_s
+        self.registry.stop(settings.stop_will_delay_s)
         sessions, now_s = self.registry.sessions.values(), self.turn.now_s
-        self.draining = Draining(sessions, self.journal, reason_code, clients_per_s, settings.drain_timeout_s, now_s)
-        rate = self.draining.clients_per_s
+        draining = Draining(sessions, self.journal, reason_code, clients_per_s, settings.drain_timeout_s, now_s)
+        self._draining = draining
+        rate = draining.clients_per_s
         how = "all at once" if math.isinf(rate) else f"{rate:.0f} a second"
-        log.info("draining: %d clients, %s", self.draining.left, how)
+        log.info("draining: %d clients, %s", draining.left, how)
 
     def drained(self) -> bool:
         """Go on with it. True: no client is here and all they sent is stored, or drain_timeout_s has passed."""
-        assert self.draining is not None
+        assert self._draining is not None
         self.core.set_clock()
         self.store_batch()
         self.store.await_safe()
-        goes_on = self.draining.go_on(self.turn.now_s)
+        goes_on = self._draining.go_on(self.turn.now_s)
         self.end_turn()
-        return not goes_on and (self.draining.is_late(self.turn.now_s) or self.quiet)
+        return not goes_on and (self._draining.is_late(self.turn.now_s) or self.quiet)
 
     def end_draining(self) -> None:
         """Close the connections that are left."""
-        assert self.draining is not None
-        log.info("drained: %d clients told, %d connections cut off", self.draining.told, self.draining.left)
-        self.draining.end()
+        assert self._draining is not None
+        log.info("drained: %d clients told, %d connections cut off", self._draining.told, self._draining.left)
+        self._draining.end()
         self.end_turn()
 
     def close(self) -> None:
         """The store is about to be closed: nothing is asked of it any more, whatever was begun."""
         self._upkeep.stop()
-        self.core.scheduler.is_closed = True
+        self.core.scheduler.close()
+        self._enter(BrokerStage.CLOSED)
 
     @property
     def quiet(self) -> bool:

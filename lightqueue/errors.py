@@ -1,4 +1,4 @@
-"""What can go wrong in the light queues."""
+"""Errors of the light queues."""
 
 
 class LightQueueError(Exception):

@@ -75,15 +75,18 @@ class MessageStore:
             self.folder = DataFolder(settings.data, settings.group_access)
             undo.callback(self.folder.close)
             remembered = remembered_marks(self.folder.index)
-            self.log = CommitLog(self.folder.log, settings, on_safe, self.folder.quarantine, remembered)
+
+            def opened(verified: StoreSettings) -> CommitLog:
+                return CommitLog(self.folder.log, verified, on_safe, self.folder.quarantine, remembered)
+
+            self.log = opened(settings)
             undo.callback(lambda: self.log.close())
             try:
                 self.index, self._state = self._projected(on_replayed)
             except CorruptSegment as error:  # in an old segment, which a start does not verify
                 log.error("%s:%d: %s; verifying the whole log", error.segment, error.log_offset, error.reason)
                 self.log.close()
-                verified = replace(settings, verify_at_start_bytes=WHOLE_LOG_BYTES)
-                self.log = CommitLog(self.folder.log, verified, on_safe, self.folder.quarantine, remembered)
+                self.log = opened(replace(settings, verify_at_start_bytes=WHOLE_LOG_BYTES))
                 self.index, self._state = self._projected(on_replayed)
             undo.callback(self.index.close)
             self.upkeep = Upkeep(self.log, self.folder, self._state, self.append_upkeep, self.clock)
@@ -142,7 +145,7 @@ class MessageStore:
     def append(self, batch: RecordBatch, is_awaited: bool = True) -> int:
         """Store records and give them to their queues. Returns the log_offset of the first.
 
-        Unless somebody waits until they are safe, they go to the disk with what comes next, or by the next tick().
+        Unless `is_awaited`, they go to the disk with what comes next, or by the next tick().
 
         Raises a StoreError (StoreFull, RecordTooLarge, ...), in which case nothing happened; only if the batch is too
         large for one segment, its front part may have been stored.
@@ -233,7 +236,7 @@ class MessageStore:
         return self.log.fault() or self._refusing
 
     def health(self) -> str:
-        """What an operator should look at although the store works; empty if there is nothing. Asked of any thread."""
+        """A fault for an operator although the store works; empty if there is none. Asked of any thread."""
         lost = ", ".join(f"{size} bytes {kind}" for kind, size in self.log.lost_bytes.items() if size)
         rotten = ", ".join(f"{size} bytes {kind}" for kind, size in self.scrubber.found_bytes().items() if size)
         notes = [

@@ -1,4 +1,4 @@
-"""What is counted of a store in this process: its log, its queues, its consumer groups."""
+"""Metrics of a store in this process: its log, its queues, its consumer groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gateway needs of a message store, in this process or over the wire: the gateway cannot tell which it has.
+"""A message store for a gateway, in this process or over the wire: the gateway cannot tell which it has.
 
 An answer that another process may have to give comes to a callback, at once or in a later turn. Requests are answered
 in the order in which they were made, appends included, so a request behind an append sees what the append changed.
@@ -30,7 +30,7 @@ Told = BansTold | Disconnect | Slow
 
 
 class RetainedMessage(NamedTuple):
-    """What a gateway needs to know of a retained message before it sends it."""
+    """A retained message, as far as a gateway must know it before it sends it."""
 
     log_offset: int
     qos: int
@@ -90,7 +90,7 @@ EVENTS = ("followed", "other", "missed")
 
 
 class StoreListener(Protocol):
-    """What each user of a store is told."""
+    """The events that each user of a store is told."""
 
     def wake(self) -> None:
         """There is something to be taken, soon."""
@@ -100,7 +100,7 @@ class StoreListener(Protocol):
 
 
 class SessionListener(Protocol):
-    """What a user of a store is told that has clients' sessions."""
+    """The events for a user of a store that has clients' sessions."""
 
     def taken_over(self, client_id: str) -> None:
         """Another user of the store claims this session: end its connection, and append what is left of it."""
@@ -117,7 +117,7 @@ class SessionListener(Protocol):
 
 
 class GatewayListener(StoreListener, SessionListener, Protocol):
-    """What a gateway is told. A store in this process never calls the methods below."""
+    """The events for a gateway. A store in this process never calls the methods below."""
 
     def unlogged(self) -> list[tuple[str, str]]:
         """Clients that are connected and of whom the log knows nothing: their client_ids and users."""
@@ -140,7 +140,7 @@ Placed = Callable[[int, int, int], None]
 
 
 class StoreStatus(Protocol):
-    """What is told of a whole store."""
+    """Figures of a whole store."""
 
     @property
     def stored_messages(self) -> int:
@@ -313,7 +313,7 @@ class Store(Protocol):
     # --- the gateway's turn
 
     def turn_begins(self) -> None:
-        """What is asked from here on goes out together, when the turn ends."""
+        """Requests from here on go out together, when the turn ends."""
 
     def turn_ends(self) -> None: ...
 

@@ -15,7 +15,7 @@ BANS_PER_FRAME = 1_000
 
 
 class StoreBans(Protocol):
-    """What a gateway needs of the store's bans. What changes later its listener is told."""
+    """The store's bans, for a gateway. Its listener is told of later changes."""
 
     def in_force(self) -> list[BanState]:
         """As far as is known here."""

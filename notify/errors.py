@@ -1,4 +1,4 @@
-"""What can go wrong between a store and those that use it. Each message names the thing and the remedy."""
+"""Errors between a store and its users. Each message names the thing and the remedy."""
 
 from store.namespaces import shown
 
@@ -8,7 +8,7 @@ class NotifyError(Exception):
 
 
 class GroupRefused(NotifyError):
-    """What is asked of a group is not to be had."""
+    """A group cannot do what a consumer asks."""
 
 
 class GroupQuota(GroupRefused):

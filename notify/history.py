@@ -1,4 +1,4 @@
-"""What was stored before, for a gateway: any topic filter, in the order of the log, a page at a time."""
+"""Stored messages, for a gateway: any topic filter, in the order of the log, a page at a time."""
 
 from __future__ import annotations
 

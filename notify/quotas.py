@@ -1,4 +1,4 @@
-"""What a gateway asks of its store about users' quotas, in this process or over the wire."""
+"""A gateway's questions to its store about users' quotas, in this process or over the wire."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class StoreQuotas(Protocol):
 
     @property
     def counted(self) -> Counted:
-        """What has a limit."""
+        """The kinds of items that have a limit."""
 
     @property
     def told_to(self) -> str:

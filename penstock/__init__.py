@@ -69,7 +69,7 @@ __all__ = sorted(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    """What the client consists of is imported when it is asked for, so that the command starts without it."""
+    """Import the parts of the client when a program asks for them, so that the command starts without them."""
     if name in _PLACES:
         return getattr(importlib.import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")

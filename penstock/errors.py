@@ -1,4 +1,4 @@
-"""What the command tells its user, in one line each, with the exit code that goes with it."""
+"""Errors of the command, one line each, with their exit codes."""
 
 
 class PenstockError(Exception):

@@ -29,7 +29,7 @@ OTHERS = "others: more than have lines of their own"
 
 
 class AuditEvent(StrEnum):
-    """What happened."""
+    """The kinds of events."""
 
     STARTED = "started"
     STOPPED = "stopped"
@@ -55,7 +55,7 @@ BOUNDED = frozenset((AuditEvent.REFUSED, AuditEvent.PEER_REFUSED, AuditEvent.DEN
 
 
 class AuditKey(NamedTuple):
-    """What equal events have in common. `address`: without the port; of merged events an address or a network."""
+    """The common part of equal events. `address`: without the port; of merged events an address or a network."""
 
     event: AuditEvent
     user: str

@@ -1,4 +1,4 @@
-"""What is counted of the audit log."""
+"""Metrics of the audit log."""
 
 from __future__ import annotations
 

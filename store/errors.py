@@ -1,4 +1,4 @@
-"""What can go wrong in the store. Each message names the thing and the remedy."""
+"""Errors of the store. Each message names the thing and the remedy."""
 
 import errno
 from pathlib import Path
@@ -97,7 +97,7 @@ class StoreFull(StoreError):
 
 
 def unusable(folder: Path, error: OSError) -> StoreError:
-    """What is raised for a folder that cannot be opened."""
+    """A folder cannot be opened."""
     return StoreFull(folder) if error.errno in NO_ROOM else FolderUnusable(folder, str(error))
 
 
@@ -173,7 +173,7 @@ class RequestRefused(StoreError):
 
 
 class WireError(StoreError):
-    """A peer broke the wire protocol; the connection to it is to be closed."""
+    """A peer broke the wire protocol; close the connection to it."""
 
 
 class HandshakeRefused(StoreError):

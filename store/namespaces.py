@@ -48,7 +48,7 @@ class Namespace:
 
     @property
     def prefix(self) -> str:
-        """What all of its names begin with in the log; a topic has / or $ behind it."""
+        """The beginning of all its names in the log; a topic has / or $ behind it."""
         return MARK + self.name if self.name else ""
 
     def _named(self, separator: str, name: str) -> str:
@@ -121,7 +121,7 @@ def namespace_of(name: str) -> Namespace:
 
 
 def shown(namespace: str) -> str:
-    """What people are told of whose bound is reached."""
+    """The owner of a bound that is reached, in words for people."""
     return f"namespace {namespace}" if namespace else "the default namespace"
 
 

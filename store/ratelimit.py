@@ -13,7 +13,7 @@ VALUE_CHARACTERS = 200
 
 @dataclass(slots=True)
 class _Second:
-    """What happened to the lines of one kind within a second."""
+    """The lines of one kind within a second: written and suppressed."""
 
     since_s: float
     level: int

@@ -1,4 +1,4 @@
-"""What every package reads alike in topics and filters (MQTT 5.0, sections 4.7 and 4.8.2)."""
+"""The rules of topics and filters for every package (MQTT 5.0, sections 4.7 and 4.8.2)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What clients may do, and how much."""
+"""The rights and limits of clients."""

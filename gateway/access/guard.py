@@ -18,10 +18,10 @@ from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import Connect, QoS, Subscribe
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.mqtt.topics import split_shared
-from gateway.sessions.awaited import Awaited
 from gateway.sessions.connection import Connection, Phase
 from gateway.sessions.core import Core
 from lightqueue.queues.matching import any_of
+from notify.awaited import Awaited
 from notify.steps import in_steps
 from store.audit import AuditEvent
 

@@ -24,7 +24,7 @@ class LeftMessageGuard:
         self._judge = None if access is None else LeftJudge(access, core.events, core.audit, refused, self._is_banned)
 
     def left_by(self, connection: Connection, client_id: str, topic: str, retain: bool) -> bytes:
-        """What the log has to note of the client that leaves a message; empty if the message need not be judged.
+        """The note in the log about the client that leaves a message; empty if the message need not be judged.
 
         Names are those of the log.
         """

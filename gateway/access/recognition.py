@@ -14,7 +14,7 @@ GONE = ("its password was changed or taken away", "the key of its token was take
 
 
 class Recognition:
-    """What a gateway knows of users, as `access` has it. Without `access` every client is known."""
+    """A gateway's knowledge of users, from `access`. Without `access` every client is known."""
 
     def __init__(self, access: Access | None) -> None:
         self.access = access

@@ -8,9 +8,9 @@ from functools import partial
 from gateway.access.guard import Guard
 from gateway.auth.access import Access
 from gateway.mqtt.reason_codes import ReasonCode
-from gateway.sessions.awaited import Awaited
 from gateway.sessions.connection import Connection
 from gateway.sessions.core import Core
+from notify.awaited import Awaited
 from notify.owners import Claimant
 from store.audit import AuditEvent
 

@@ -10,6 +10,7 @@ from gateway.auth.access import Access, Question
 from gateway.auth.identity import Identity
 from gateway.auth.permissions import MAX_QOS, REFUSED, UNANSWERED, Action
 from lightqueue.queues.left_messages import Allowed, LeftMessage
+from notify.awaited import Awaited
 from store.audit import Audit, AuditEvent
 from store.namespaces import Namespace
 from store.ratelimit import RateLimitedLog
@@ -90,17 +91,14 @@ class LeftJudge:
     def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
         """Decide for each message whether it may be sent now; None: no answer."""
         answers: list[bool | None] = [None] * len(messages)
-        missing = len(messages)
+        awaited = Awaited(len(messages), lambda: then(answers))
 
         def heard(number: int, allowed: int) -> None:
-            nonlocal missing
-            missing -= 1
             if allowed != UNANSWERED:
                 answers[number] = allowed >= messages[number].qos
             if answers[number] is False:
                 self._say_dropped(messages[number])
-            if not missing:
-                then(answers)
+            awaited.came()
 
         for number, message in enumerate(messages):
             self._judge(message, partial(heard, number))
@@ -131,15 +129,16 @@ def _account(left: LeftBy) -> str:
 
 def ask_all(access: Access, identity: Identity, questions: Sequence[Question], then: Callable[[int], None]) -> None:
     """Call `then` with the lowest QoS allowed by all of these questions; at once if all answers are known."""
-    answers: list[int] = []
-
-    def heard(allowed: int) -> None:
-        answers.append(allowed)
-        if len(answers) == len(questions):
-            then(min(answers))
-
     if not questions:
         then(MAX_QOS)
+    lowest = MAX_QOS
+    awaited = Awaited(len(questions), lambda: then(lowest))
+
+    def heard(allowed: int) -> None:
+        nonlocal lowest
+        lowest = min(lowest, allowed)
+        awaited.came()
+
     for question in questions:
         known = access.decide(identity, question)
         if known is None:

@@ -39,7 +39,7 @@ class Connections:
         self.get_buffer: Callable[[int], bytearray] = lambda _: read_buffer
         self.packet_limits = Limits(core.settings.max_user_properties, core.settings.max_filters_per_packet)
         self.clogged, self.unclogged = relief.clogged, relief.unclogged
-        self.is_stopping = False  # no new connection is let in
+        self._is_stopping = False  # no new connection is let in
         self.bad_input = Counter[str]()  # by reason code
         self.turned_away = Counter[str]()  # connections that ended before they had a session, by reason
         self._store, self._events, self._audit, self._scheduler = core.store, core.events, core.audit, core.scheduler
@@ -56,7 +56,7 @@ class Connections:
         table.add(connection, self.turn.now_s)
         self.limits.add(connection)
         limit = self.limits.exceeded(table.connections, connection.entrance, connection.source)
-        if self.is_stopping:
+        if self._is_stopping:
             reason = "the server is stopping"
             self.turned_away["stopping"] += 1
             self._events.warning("limit", "%s: refused, %s", connection.peer, reason)
@@ -103,6 +103,11 @@ class Connections:
         self.bad_input[error.reason_code.name.lower()] += 1
         message = error.message[:MOST_REASON_CHARACTERS]
         self._events.warning("input", "%s: %s (%s)", peer, message, error.reason_code.name)
+
+    def stop(self, reason_code: ReasonCode | None) -> None:
+        """Let no connection in any more, and close those that have no session yet."""
+        self._is_stopping = True
+        self.close_new(reason_code)
 
     def close_new(self, reason_code: ReasonCode | None) -> None:
         """Close the connections that have no session yet."""

@@ -43,7 +43,7 @@ class Counting:
     def user_of(self, connection: Connection) -> str | None:
         """For whom a client's things count; anonymous clients count as one where others have users.
 
-        Else for the prefix of their namespace, for the default one alone (UNNAMED), or nobody (None).
+        Else for the prefix of their namespace, for the default one alone (UNNAMED), or not at all (None).
         """
         user = connection.username
         if user or (self._access is not None and connection.identity is not None and self._access.knows_users):

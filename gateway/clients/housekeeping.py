@@ -1,4 +1,4 @@
-"""What a gateway does by the clock: some of it several times a second, some once a second."""
+"""A gateway's work by the clock: some of it several times a second, some once a second."""
 
 from __future__ import annotations
 

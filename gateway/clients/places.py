@@ -1,4 +1,4 @@
-"""What a client takes up once it is let in: a place in its namespace, in its user's quotas, and permissions. No I/O."""
+"""The places of a client that is let in: a place in its namespace, in its user's quotas, and permissions. No I/O."""
 
 from __future__ import annotations
 

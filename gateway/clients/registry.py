@@ -57,7 +57,7 @@ class SessionRegistry:
         self.sessions: dict[str, Session] = {}
         self.progressed: set[Session] = set()  # clients acknowledged something since note_positions()
         self.taken_over = 0
-        self.will_grace_s = 0  # once the gateway stops
+        self._will_grace_s = 0  # more once the gateway stops
         self._opening: dict[tuple[str, str], _Opening] = {}  # by client_id and user
 
     # --- opening
@@ -161,6 +161,10 @@ class SessionRegistry:
             self.taken_over += 1
             self._events.info("taken-over", "session of client %s taken over", client_id)
             session.connection.close(ReasonCode.SESSION_TAKEN_OVER)
+
+    def stop(self, will_grace_s: int) -> None:
+        """The gateway stops. The wills of its clients wait at least so long, since they may come back elsewhere."""
+        self._will_grace_s = will_grace_s
 
     def presence(self, client_id: str) -> tuple[str, int] | None:
         """Address of a client that is connected here, and since when: Unix time in ms."""
@@ -291,7 +295,7 @@ class SessionRegistry:
             keep_will = connection.keep_will and session.will is not None
             inflight = session.inflight.dump() if session.expiry_s else b""
             acked = session.acked if session.expiry_s else 0
-            ended, grace_s = (frontier, inflight, shared, acked), self.will_grace_s if keep_will else 0
+            ended, grace_s = (frontier, inflight, shared, acked), self._will_grace_s if keep_will else 0
             closed = SessionClosed(session.client_id, session.expiry_s, keep_will, *ended, grace_s)
             self._journal.record_end(closed)
         else:

@@ -13,10 +13,10 @@ from gateway.delivery.deliverer import Deliverer
 from gateway.delivery.exchange import Exchange
 from gateway.delivery.shared_subscriptions import SharedSubscriptions
 from gateway.mqtt.reason_codes import ReasonCode
-from gateway.sessions.awaited import Awaited
 from gateway.sessions.core import Core
 from gateway.sessions.session import Session
 from lightqueue.reading.following import FROM_NOW, Followed
+from notify.awaited import Awaited
 from notify.steps import in_steps
 from store.state.changes import SubscriptionState, Unsubscribed
 from store.state.sessions import is_shared

@@ -1,4 +1,4 @@
-"""What is kept of each namespace at a gateway. No I/O."""
+"""A gateway's record of each namespace. No I/O."""
 
 from __future__ import annotations
 

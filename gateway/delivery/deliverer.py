@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gateway.delivery.exchange import Exchange
 from gateway.delivery.expander import EXPANDED_BYTES, Expander
@@ -49,6 +49,15 @@ SETTLED_PER_STEP = 64  # of these queues,
 SETTLED_READERS = 1_000  # or as many as have so many readers: some 0.2 ms
 COMPRESSED = int(RecordFlag.COMPRESSED)
 NOBODY: frozenset[Session] = frozenset()
+
+
+class MergedDelivery(NamedTuple):
+    """Messages that were delivered from many readers of a session, merged."""
+
+    outcome: int  # of Link.deliver()
+    readers: list[Reader]
+    ranges: list[Records]
+    stop: int  # log_offset: behind it, readers that were not merged have messages as well
 
 
 class Deliverer:
@@ -256,17 +265,19 @@ class Deliverer:
             pending = self._pending(session)
             if not pending:
                 return False
-            stop, is_many = NO_STOP, len(pending) > MANY_READERS
-            if is_many:
-                most = MOST_MERGED if number else max(LEAST_MERGED, session.inflight.room())
-                pending, stop = nearest(pending, min(most, MOST_MERGED))
-            queues = len(pending)
-            ranges = self._ranges_of(pending, is_many)
-            if ranges is None:
-                return False
-            outcome = link.deliver(pending, ranges, self._store.safe, stop)
-            while outcome == DONE and is_many and self._read_on(pending, ranges, ends_s):
+            queues, stop = len(pending), NO_STOP
+            if queues <= MANY_READERS:
+                ranges = self._ranges_of(pending)
+                if ranges is None:
+                    return False
                 outcome = link.deliver(pending, ranges, self._store.safe, stop)
+            else:
+                most = MOST_MERGED if number else max(LEAST_MERGED, session.inflight.room())
+                merged = self._deliver_nearest(session, pending, min(most, MOST_MERGED), ends_s)
+                if merged is None:
+                    return False
+                outcome, pending, ranges, stop = merged
+                queues = len(pending)
             if outcome == SESSION and not self._exchange.send_next(session, pending, ranges, stop):
                 return False
             if outcome == BLOCKED:
@@ -286,6 +297,25 @@ class Deliverer:
             self._lagging[session] = set(pending)
         return pending
 
+    def _deliver_nearest(
+        self, session: Session, pending: list[Reader], most: int, ends_s: float
+    ) -> MergedDelivery | None:
+        """Deliver from so many of a session's readers, merged: those whose next messages are the oldest.
+
+        Each range is short, so a range that is used up is read on at once. None: the session has to wait for a range.
+        """
+        readers, stop = nearest(pending, most)
+        most_lag = self._settings.qos0_lag_messages
+        self._outrun.goes_on(session, readers[:MANY_READERS], most_lag, time.perf_counter())
+        ranges = self._many_ranges_of(readers)
+        if ranges is None:
+            return None
+        link, safe = session.connection, self._store.safe
+        outcome = link.deliver(readers, ranges, safe, stop)
+        while outcome == DONE and self._read_on(readers, ranges, ends_s):
+            outcome = link.deliver(readers, ranges, safe, stop)
+        return MergedDelivery(outcome, readers, ranges, stop)
+
     def _read_on(self, readers: list[Reader], ranges: list[Records], ends_s: float) -> bool:
         """Read what comes behind those ranges that are used up. False if there is none, or no time or room for it."""
         used_up = [i for i, records in enumerate(ranges) if readers[i].position >= records.next and readers[i].lag]
@@ -297,13 +327,11 @@ class Deliverer:
             ranges[i] = records
         return found is not None
 
-    def _ranges_of(self, readers: list[Reader], are_of_many: bool) -> list[Records] | None:
-        """The next range of each of a session's readers; None if the session has to wait for one of them."""
+    def _ranges_of(self, readers: list[Reader]) -> list[Records] | None:
+        """The next range of each of a session's few readers; None if the session has to wait for one of them."""
         ranges = []
         most_lag, share = self._settings.qos0_lag_messages, len(readers)
-        self._outrun.goes_on(readers[0].session, readers[:MANY_READERS], most_lag, time.perf_counter())
-        if are_of_many:
-            return self._many_ranges_of(readers)
+        self._outrun.goes_on(readers[0].session, readers, most_lag, time.perf_counter())
         for reader in readers:
             queue, position = reader.queue, reader.position
             if reader.qos == 0 and reader.lag > most_lag:
@@ -327,7 +355,10 @@ class Deliverer:
         return bool(self._outrun) and self._outrun.is_any(time.perf_counter())
 
     def _many_ranges_of(self, readers: list[Reader]) -> list[Records] | None:
-        """The same; a message may match thousands of one session's subscriptions."""
+        """The next range of each of these readers, in one call; None if the session has to wait for one of them.
+
+        A message may match thousands of one session's subscriptions.
+        """
         share = len(readers)
         queues, positions, dropped = places_of(readers, self._settings.qos0_lag_messages)
         self.dropped += dropped

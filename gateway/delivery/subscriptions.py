@@ -18,12 +18,12 @@ from gateway.mqtt.packets import SubAck, Subscribe, SubscriptionRequest
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.mqtt.topics import split_shared, topic_fault
-from gateway.sessions.awaited import Awaited
 from gateway.sessions.core import Core
 from gateway.sessions.session import HistoryReplay, Session
 from lightqueue.queues.matching import has_wildcard
 from lightqueue.reading.following import FROM_NOW, Followed
 from notify.api import RetainedPage
+from notify.awaited import Awaited
 from notify.steps import in_steps
 from store.state.changes import Subscribed, SubscriptionState
 from store.state.group_settings import LATEST

@@ -1,4 +1,4 @@
-"""What the server says of itself in $SYS/broker/..., under the names that Mosquitto's users know.
+"""The server's figures in $SYS/broker/..., under the names that Mosquitto's users know.
 
 A new subscriber gets every value at once, with RETAIN=1. From then on those that changed are sent every sys_interval_s,
 at QoS 0, by the gateway that the subscriber is connected to: they are not stored and cannot be replayed.

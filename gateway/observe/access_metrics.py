@@ -1,4 +1,4 @@
-"""What is counted of who may come in, what each may do, and how much of it; a section of gateway/observe/metrics.py."""
+"""Metrics of admission, permissions and quotas; a section of gateway/observe/metrics.py."""
 
 from __future__ import annotations
 

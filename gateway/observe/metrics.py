@@ -1,4 +1,4 @@
-"""What the gateway counts. The counters are plain integers, which are read when a reader asks.
+"""The metrics of a gateway. The counters are plain integers, which are read when a reader asks.
 
 /metrics and the tables in docs/operations.md come from these lists. Every value is a count that its owner keeps, so
 that reading them all costs the same for ten sessions and for a hundred thousand.

@@ -1,4 +1,4 @@
-"""What is counted of each namespace, a part of access_metrics.py. There are as many as gateway.max_namespaces.
+"""Metrics of each namespace, a part of access_metrics.py. There are as many as gateway.max_namespaces.
 
 The default namespace has none of these: what all do together is in the other sections.
 """

@@ -1,4 +1,4 @@
-"""What the audit log has of connections that have a session."""
+"""The lines of the audit log about connections that have a session."""
 
 from __future__ import annotations
 

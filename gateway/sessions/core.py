@@ -1,4 +1,4 @@
-"""What all parts of a gateway share: the store, the settings, the turn, the journal, the logs, and the event loop."""
+"""Shared parts of a gateway: the store, the settings, the turn, the journal, the logs, and the event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store.state.deadlines import Deadlines
 
 
 class Loop(Protocol):
-    """What a gateway needs of an event loop."""
+    """An event loop, as a gateway uses it."""
 
     def call_soon(self, callback: Callable[[], object]) -> object: ...
 
@@ -41,6 +41,10 @@ class Scheduler:
         if not self.is_closed:
             callback()
 
+    def close(self) -> None:
+        """Call nothing from now on."""
+        self.is_closed = True
+
     def now_s(self) -> float:
         """Seconds of the loop's clock, which never goes back."""
         return self._loop.time()
@@ -48,7 +52,7 @@ class Scheduler:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What every part of a gateway may need. A part that only some others need is handed to those by itself."""
+    """Objects that any part of a gateway may need. An object that only some need is handed to those by itself."""
 
     store: Store
     settings: GatewaySettings

@@ -261,7 +261,7 @@ class Journal:
     def fail_stalled(self) -> None:
         """A flush that takes longer than the store's patience is an error, never a false acknowledgement.
 
-        While the store is away all of it waits, and is sent again to the store that comes back: nobody is refused.
+        While the store is away all of it waits, and is sent again to the store that comes back: no message is refused.
         """
         store, limit_s = self._store, self._store.patience_s
         heard_s = min(self._turn.now_s, store.heard_s)

@@ -1,4 +1,4 @@
-"""What is counted of consumer groups."""
+"""Metrics of consumer groups."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Range(NamedTuple):
 
 
 class PoppedMessages(NamedTuple):
-    """What a consumer was given: `number` records from `place` on, in the order of `ranges`.
+    """Messages for a consumer: `number` records from `place` on, in the order of `ranges`.
 
     They may lie in the log's memory, so they are good until the next append.
     """
@@ -438,7 +438,7 @@ class Groups:
 
 
 def _dealt(ranges: list[Range], parts: list[bytes | Records], count: int) -> PoppedMessages:
-    """What was handed out of several reads; most of the time it is one."""
+    """The messages of several reads; most of the time it is one."""
     if not parts:
         return NOTHING
     if len(parts) == 1 and isinstance(parts[0], Records):

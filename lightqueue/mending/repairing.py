@@ -15,7 +15,7 @@ from lightqueue.queues.projection import Projection
 from store.errors import IndexFailed, NotRebuildable
 from store.files.folder import CHECKPOINT, INDEX, LOG, DataFolder
 from store.files.segment import sync_folder
-from store.log.index import Index
+from store.log.index import Index, IndexedLog
 from store.mending.foresight import Foreseen, Progress, foresee, silent
 from store.mending.repair import UNDO, Repaired, check_sources, repair_log
 from store.mending.sources import CopyOfLog, PutAside, Source
@@ -129,10 +129,9 @@ def build_index(folder: DataFolder, log: Foreseen, changed_from: int | None, on_
     with ExitStack() as closing:
         if log.base:
             _begin_with_checkpoint(folder, new, log, changed_from)
-        index = Index(new, StoreSettings().index_write_buffer_bytes)
+        of = IndexedLog(Quarantine(folder.quarantine).put_aside_from(), log.identity)
+        index = Index(new, StoreSettings().index_write_buffer_bytes, of)
         closing.callback(index.close)
-        index.put_aside_from = Quarantine(folder.quarantine).put_aside_from()
-        index.identity = log.identity
         state = Projection(log, index, StoreSettings())
         start = state.position
         for at, data in log.pieces(start):

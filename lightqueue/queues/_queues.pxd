@@ -11,7 +11,7 @@ cdef class Queue:
     cdef readonly uint64_t id               # 0 until its first entry
     cdef readonly uint64_t next_offset      # queue_offset the next entry will get
     cdef readonly uint64_t last_log_offset  # of the newest entry; what stands at or below it adds nothing
-    cdef public list readers                # for whoever watches: who is to get what arrives here; None: nobody
+    cdef public list readers                # those that get the entries that arrive here; None: no reader
     cdef public int watchers
     cdef public int holders                 # durable sessions; of a first level, its topics in memory as well
     cdef public bint spills                 # LIVE only: entries past the tail's bound go to RocksDB, not away

@@ -67,7 +67,7 @@ cdef class Queue:
 
     @property
     def idle(self):
-        """Nothing here that is not in RocksDB, and nobody looking."""
+        """All entries are in RocksDB, and nothing watches the queue."""
         return not self.dirty_since and not self.watchers and not self.holders
 
     @property
@@ -126,7 +126,7 @@ cdef class Queue:
         self.discard(min(count, self.tail_count))
 
     def drop_oldest(self, uint64_t keep):
-        """Forget the tail's entries that nobody wants any more, and all but the newest `keep`."""
+        """Forget the tail's entries that no reader needs, and all but the newest `keep`."""
         cdef uint64_t going = max(self.floor, self.tail_first) - self.tail_first
         going = min(going, <uint64_t>self.tail_count)
         if self.tail_count - going > keep:

@@ -155,7 +155,7 @@ class Projection:
                 self.usage.remove(Counted.TOPIC, topic.encode(), record.log_offset)
         elif isinstance(change, QueueDropped):
             for topic_filter in change.topic_filters:
-                while self.queues.is_held(topic_filter) and self.sessions.release_some():
+                while self.queues.held.is_held(topic_filter) and self.sessions.release_some():
                     pass  # a live store released these in earlier steps
                 self.queues.drop(topic_filter, record.log_offset)
         elif isinstance(change, GroupMade | GroupAdvanced | GroupOffsetReset | GroupDropped):

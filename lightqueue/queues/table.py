@@ -22,6 +22,7 @@ from lightqueue.queues._queues import (
     tagged_pack,
     tagged_tail,
 )
+from lightqueue.queues.held_filters import HeldFilters
 from lightqueue.queues.holes import Holes, LogReader
 from lightqueue.queues.layout import (
     NEXT_ID_KEY,
@@ -30,9 +31,9 @@ from lightqueue.queues.layout import (
     last_pack,
     pack_count,
     queue_key,
-    queue_value,
 )
-from lightqueue.queues.matching import FilterTrie, any_of, has_wildcard, overlap
+from lightqueue.queues.live_queues import LiveQueues
+from lightqueue.queues.matching import any_of, has_wildcard, overlap
 from lightqueue.queues.resident import Residents
 from store.log.index import Index
 from store.namespaces import SERVER_LEVEL
@@ -43,7 +44,6 @@ KIND_NAMES = {TOPIC: "topic", LEVEL: "level", FILTER: "filter", LIVE: "live"}
 LIVE_ID_BIT = 1 << 63
 STEP_COST = 500  # queues with few entries written to the index in one step: some 1.5 ms
 ENTRIES_PER_COST = 50  # so many more entries of one queue cost as much as one more queue
-LIVE_SHARE = 8  # one in so many of the LIVE queues with entries is looked at in one step
 BACKLOG_SHARE = 128  # one in so many of the pending entries beyond index_flush_entries is added to a step
 DIRTY_SHARE = 8  # one in so many of the queues beyond half of that is added: each takes memory until it is written
 
@@ -61,20 +61,14 @@ class QueueTable:
         self.dispatcher = Dispatcher(self, settings.remembered_topics)
         self._entries = Entries(index, settings.remembered_topics)
         self._residents = Residents(self._entries, settings, self.dispatcher, self.match)
-        self._held: dict[str, Queue] = {}
-        self._live: dict[str, Queue] = {}
-        self._born: dict[str, int] = {}  # by filter: log_offset from which its queue has all matches
-        self._held_trie: FilterTrie[Queue] = FilterTrie()
-        self._live_trie: FilterTrie[Queue] = FilterTrie()
         self.is_live_only = any_of(settings.live_only)
         """Whether messages of a topic are stored with LIVE_ONLY in their flags."""
         self.holes = Holes(log, self)
         self._edits: list[Callable[[], None]] = []  # changes for the index's next write, except entries
-        self._spilling: list[tuple[Queue, int]] = []
-        self._spilled: set[Queue] = set()  # LIVE queues with entries in RocksDB
         self._next_id = int.from_bytes(index.get(NEXT_ID_KEY) or b"\1", "big")
         self._next_live_id = LIVE_ID_BIT
-        self._load_held()
+        self.held = HeldFilters(index, self._entries, self.dispatcher, self.edit)
+        self.live = LiveQueues(index, self.dispatcher, settings.live_tail_entries, self.edit)
         self.edit(partial(index.delete_range, entry_key(LIVE_ID_BIT, 0), b"f"))
 
     # --- called by the dispatcher
@@ -90,12 +84,15 @@ class QueueTable:
 
     def match(self, name: bytes) -> list[Queue]:
         topic_name = name.decode()
-        return self._held_trie.match(topic_name) + self._live_trie.match(topic_name)
+        return self.held.trie.match(topic_name) + self.live.trie.match(topic_name)
 
     def allot_id(self, queue: Queue) -> int:
         if queue.kind == LIVE:
             self._next_live_id += 1
             return self._next_live_id
+        return self._allot_stored_id()
+
+    def _allot_stored_id(self) -> int:
         self._next_id += 1
         return self._next_id - 1
 
@@ -110,23 +107,19 @@ class QueueTable:
         if not has_wildcard(topic_filter):
             return self.topic_queue(topic_filter.encode())
         level = level_of(topic_filter)
-        return self._residents.level(level.encode()) if level is not None else self._held.get(topic_filter)
+        return self._residents.level(level.encode()) if level is not None else self.held.get(topic_filter)
 
     def kept_since(self, topic_filter: str) -> int | None:
         """log_offset from which stored() has all matches that are kept; None if the filter has no queue."""
         if not has_wildcard(topic_filter) or level_of(topic_filter) is not None:
             return 0
-        return self._born.get(topic_filter)
+        return self.held.born(topic_filter)
 
     def watch(self, topic_filter: str) -> Queue:
         """A queue to follow: each match of `topic_filter` from now on gets an entry, and the entry an event."""
         queue = None if self._may_be_live(topic_filter) else self.stored(topic_filter)
         if queue is None:
-            queue = self._live.get(topic_filter)
-        if queue is None:
-            queue = self._live[topic_filter] = Queue(topic_filter.encode(), LIVE)
-            self._live_trie.set(topic_filter, queue)
-            self.dispatcher.generation += 1
+            queue = self.live.watched(topic_filter)
         queue.watchers += 1
         return queue
 
@@ -148,11 +141,7 @@ class QueueTable:
     def unwatch(self, queue: Queue) -> None:
         queue.watchers -= 1
         if queue.kind == LIVE and not queue.watchers:
-            name = queue.name.decode()
-            del self._live[name]
-            self._live_trie.remove(name)
-            self.dispatcher.generation += 1
-            self._delete_spilled(queue)
+            self.live.drop(queue)
 
     def spill(self, queue: Queue) -> None:
         """From now on a LIVE queue keeps its entries for readers that are slow."""
@@ -164,30 +153,17 @@ class QueueTable:
 
     # --- filters that durable sessions hold
 
-    def hold(self, topic_filter: str, log_offset: int) -> None:
-        """Note that a durable session took this filter: from `log_offset` on its matches are kept in a queue."""
+    def hold(self, topic_filter: str, log_offset: int, holders: int = 1) -> None:
+        """Note that durable sessions took this filter: from `log_offset` on its matches are kept in a queue."""
         queue = self.stored(topic_filter)
         if queue is None:
-            queue = Queue(topic_filter.encode(), FILTER)
-            queue.be_born(self.allot_id(queue), log_offset)
-            self._adopt_held(queue, log_offset)
-            value = queue_value(queue.id, 0) + log_offset.to_bytes(8, "big")
-            self.edit(partial(self._index.put, queue_key(FILTER, queue.name), value))
-        queue.holders += 1
+            queue = self.held.make(topic_filter, self._allot_stored_id(), log_offset)
+        queue.holders += holders
 
     def release(self, topic_filter: str) -> None:
         queue = self.stored(topic_filter)
         if queue is not None:
             queue.holders -= 1
-
-    def is_held(self, topic_filter: str) -> bool:
-        """Whether a durable session or group holds a filter that has a queue of its own."""
-        queue = self._held.get(topic_filter)
-        return queue is not None and queue.holders > 0
-
-    def unheld(self) -> list[str]:
-        """Filters whose queue has no holder and no watcher."""
-        return [name for name, queue in self._held.items() if not queue.holders and not queue.watchers]
 
     def end_of(self, topic_filter: str) -> int:
         """queue_offset at which the stored queue of a filter ends; 0 if there is none."""
@@ -199,33 +175,9 @@ class QueueTable:
 
         If the queue still has holders, the records that released it are lost: for those it begins anew.
         """
-        queue = self._held.get(topic_filter)
-        self._drop(topic_filter)
+        queue = self.held.drop(topic_filter)
         if queue is not None and queue.holders:
-            self.hold(topic_filter, log_offset)
-            self._held[topic_filter].holders = queue.holders
-
-    def _drop(self, topic_filter: str) -> None:
-        queue = self._held.pop(topic_filter, None)
-        if queue is not None:
-            del self._born[topic_filter]
-            self._held_trie.remove(topic_filter)
-            self.dispatcher.generation += 1
-            self.edit(partial(self._index.delete, queue_key(FILTER, queue.name)))
-            self.edit(partial(self._index.delete_range, entry_key(queue.id, 0), entry_key(queue.id + 1, 0)))
-            self.dispatcher.forget(queue)
-
-    def _adopt_held(self, queue: Queue, born: int) -> None:
-        name = queue.name.decode()
-        self._held[name], self._born[name] = queue, born
-        self._held_trie.set(name, queue)
-        self.dispatcher.generation += 1
-
-    def _load_held(self) -> None:
-        prefix = queue_key(FILTER, b"")
-        for key, value in list(self._index.scan(prefix, queue_key(FILTER + 1, b""))):
-            born = int.from_bytes(value[16:24], "big")  # 0 once retention has dropped the first entries
-            self._adopt_held(self._entries.load(FILTER, key[len(prefix) :]), born)
+            self.hold(topic_filter, log_offset, queue.holders)
 
     # --- RocksDB
 
@@ -245,16 +197,12 @@ class QueueTable:
         no entry older than it is still missing after the write; None if none is missing.
         """
         cost = self._step_cost()
-        spilling = self._shorten_live()
+        spilling = self.live.shorten(STEP_COST)
         for change in self._edits:  # after all edits were added, and before the puts
             change()
         self._index.put(NEXT_ID_KEY, self._next_id.to_bytes(8, "big"))
-        self._spilling.clear()
         puts: list[tuple[bytes, bytes]] = []
-        for queue in spilling:
-            count = queue.stage(cost * ENTRIES_PER_COST, puts)
-            self._spilling.append((queue, count))
-            cost = max(0, cost - 1 - count // ENTRIES_PER_COST)
+        cost = self.live.stage(spilling, cost, ENTRIES_PER_COST, puts)
         positions_of = self._entries.neighbours.positions
         staged, oldest = self.dispatcher.missing.stage(cost, until, ENTRIES_PER_COST, positions_of)
         put = self._index.put
@@ -270,53 +218,17 @@ class QueueTable:
         entries, queues = self.dispatcher.pending - expected, len(self.dispatcher.missing) - expected // 2
         return STEP_COST + max(0, entries) // BACKLOG_SHARE + max(0, queues) // DIRTY_SHARE
 
-    def _shorten_live(self) -> list[Queue]:
-        """Drop entries of LIVE queues that no watcher needs, a share of the queues at a time. Returns those that must
-        spill.
-        """
-        live = self.dispatcher.live
-        spilling = []
-        for _ in range(min(len(live), STEP_COST + len(live) // LIVE_SHARE)):
-            queue = live.popleft()
-            if self._must_spill(queue):
-                spilling.append(queue)
-            if queue.oldest_missing:
-                live.append(queue)
-        return spilling
-
     def written(self) -> None:
         """Note that the index has written what was staged."""
         self._edits.clear()
         self._entries.neighbours.remember(self.dispatcher.missing.newest)
         queues = self.dispatcher.written()
-        for queue, count in self._spilling:
-            queue.let_go(count)
-            self._spilled.add(queue)
+        self.live.written()
         self._residents.evict(STEP_COST + queues)
 
     def evict_idle(self) -> None:
         """Evict topics that are not in use from memory; call it now and then."""
         self._residents.evict(STEP_COST)
-
-    def _must_spill(self, queue: Queue) -> bool:
-        """Shorten a LIVE queue's tail; True if it must move to RocksDB because a slow watcher still needs it."""
-        if not queue.watchers:
-            queue.drop_oldest(0)
-            return False
-        limit = self._settings.live_tail_entries
-        wanted = queue.next_offset - max(queue.floor, queue.tail_first_offset)
-        if queue.spills and wanted > limit:
-            return True
-        if queue.floor >= queue.tail_first_offset:
-            self._delete_spilled(queue)
-        queue.drop_oldest(limit)
-        return False
-
-    def _delete_spilled(self, queue: Queue) -> None:
-        """Delete a LIVE queue's entries in RocksDB, which no watcher needs any more."""
-        if queue in self._spilled:
-            self._spilled.remove(queue)
-            self.edit(partial(self._index.delete_range, entry_key(queue.id, 0), entry_key(queue.id + 1, 0)))
 
     # --- reading
 
@@ -418,24 +330,12 @@ class QueueTable:
                 low = middle + 1
         return low
 
-    # --- for retention and inspection
-
-    def spilled_ids(self) -> list[int]:
-        """Ids of the LIVE queues that have entries in RocksDB."""
-        return [queue.id for queue in self._spilled]
-
-    def is_known(self, key: bytes, queue_id: int) -> bool:
-        """Whether the queue stored under `key` still exists: a dropped one may not be deleted yet."""
-        filter_prefix = queue_key(FILTER, b"")
-        if not key.startswith(filter_prefix):
-            return True
-        held = self._held.get(key[len(filter_prefix) :].decode())
-        return held is not None and held.id == queue_id
+    # --- for inspection
 
     def counts(self) -> dict[str, int]:
         """Number of queues in memory by kind; `remembered`: topics of which the queue's end is, or was, remembered."""
         numbers = {TOPIC: len(self.dispatcher.topics), LEVEL: len(self._residents.levels)}
-        numbers |= {FILTER: len(self._held), LIVE: len(self._live)}
+        numbers |= {FILTER: len(self.held), LIVE: len(self.live)}
         named = {KIND_NAMES[kind]: number for kind, number in numbers.items()}
         return named | {"remembered": len(self.dispatcher.ends)}
 

@@ -37,7 +37,7 @@ class Trimmer:
             yield from self._pause()
             after = key + b"\0"
         yield from self._trim_groups()
-        for queue_id in self._queues.spilled_ids():
+        for queue_id in self._queues.live.spilled_ids():
             yield from self._trim(queue_id, None)
         self._queues.edit(partial(self._index.put, TRIMMED_KEY, self._first.to_bytes(8, "big")))
 
@@ -54,7 +54,7 @@ class Trimmer:
             gone, start, more = self._gone(queue_id, start)
             if gone:
                 self._queues.edit(partial(self._delete, gone))
-                if queue_key is not None and self._queues.is_known(queue_key, queue_id):
+                if queue_key is not None and self._queues.held.is_known(queue_key, queue_id):
                     # Always in the same write as the deletes: a queue without entries goes on from this base.
                     self._queues.edit(partial(self._index.put, queue_key, queue_value(queue_id, start)))
             if not more:

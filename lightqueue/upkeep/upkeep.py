@@ -107,7 +107,7 @@ class Upkeep:
     def _drop_unheld(self, now_s: float) -> None:
         """Record the drop of queues that had no holder and no watcher for queue_grace_s."""
         since = self._unheld_since
-        self._unheld_since = {name: since.get(name, now_s) for name in self._state.queues.unheld()}
+        self._unheld_since = {name: since.get(name, now_s) for name in self._state.queues.held.unheld()}
         overdue = (name for name, at_s in self._unheld_since.items() if now_s - at_s >= self._settings.queue_grace_s)
         while names := list(islice(overdue, FILTERS_PER_RECORD)):
             batch = RecordBatch()

@@ -20,7 +20,7 @@ def _no_environment(name: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """What a cluster has beside its store and gateways.
+    """The parts of a cluster beside its store and gateways.
 
     wire_type: of the wires between gateways and store; data: the store's folder, if it is not in the cluster's;
     environment_of: what a part's process has in its environment, by the name of its log: store, gateway-0.

@@ -1,4 +1,4 @@
-# What a device is, what is counted of a group of them, and the buckets of latencies.
+# A device, the counters of a group of devices, and the buckets of latencies.
 
 cdef enum:
     RECEIVE_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-# What comes to the devices of a swarm, and what they answer. Included in `_swarm.pyx`.
+# Input of the devices of a swarm, and their answers. Included in `_swarm.pyx`.
 
 
 cdef void readable(Swarm swarm, Device *device) noexcept nogil:

@@ -58,7 +58,7 @@ cdef ssize_t receive_through_layer(Swarm swarm, Device *device, size_t kept, ssi
 
 
 cdef bint give_to_layer(Swarm swarm, Device *device) noexcept with gil:
-    """What the device has to send; whether it went well."""
+    """Send the bytes that the device has; returns whether it went well."""
     cdef bytes data = device.out[device.out_begin : device.out_end]
     try:
         put_on_wire(device, (<object>device.layer).send(data))

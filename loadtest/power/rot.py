@@ -139,7 +139,7 @@ async def _deployed(
 
 
 class _Deployed(NamedTuple):
-    """What runs: processes, what records their writes, their clients, and the flush mode of the store."""
+    """The deployment: processes, the recorder of their writes, their clients, and the flush mode of the store."""
 
     cluster: Cluster
     recorder: Recorder

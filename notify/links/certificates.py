@@ -10,7 +10,7 @@ KINDS = ("DNS", "email", "URI")
 
 
 class CertifiedRoles:
-    """What `wire.tls_roles` says. A role that it does not name is open to every peer, with or without a certificate."""
+    """The roles by certificate of `wire.tls_roles`. A role that it does not name is open to every peer."""
 
     def __init__(self, rules: Iterable[str]) -> None:
         """`rules`: ROLE=NAME, in which * stands for any characters."""

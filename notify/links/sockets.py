@@ -51,7 +51,7 @@ def listening_unix_socket(path: Path, backlog: int, allowed: int) -> socket.sock
 
 
 def remove_leftover(path: Path) -> None:
-    """What an earlier process left there goes. Raises OSError if one that runs listens there; the loop would not."""
+    """Remove the socket of an earlier process. Raises OSError if one that runs listens there; the loop would not."""
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.stat().st_mode):
             with socket.socket(socket.AF_UNIX) as probe, unix_address(path) as address:

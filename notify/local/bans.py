@@ -21,9 +21,9 @@ MADE_PER_SECOND = 20
 class LocalBans:
     """Owner of how bans get into the log of a store in this process."""
 
-    def __init__(self, messages: MessageStore, tell: Callable[[BansTold], object]) -> None:
+    def __init__(self, messages: MessageStore, tell: Callable[[BansTold], object], audit: Audit) -> None:
         """`tell` all gateways something."""
-        self.audit = Audit()  # to be replaced by the process's
+        self.audit = audit
         self._messages = messages
         self._tell = tell
         self._states = messages.bans

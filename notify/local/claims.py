@@ -43,7 +43,7 @@ class Claims:
         self._quotas = quotas
         self._settle = settle
         self.presences: dict[str, tuple[str, int]] = {}  # of connections elsewhere: address, Unix time in ms
-        self.presence_of: Callable[[str], tuple[str, int] | None] = self.presences.get
+        self._presence_here: Callable[[str], tuple[str, int] | None] = self.presences.get
         self._holders: dict[str, SessionHolder] = {}  # by client_id
         self._claims: dict[str, deque[_Claim]] = {}
         self.freed: list[str] = []  # sessions that other members wait for
@@ -52,6 +52,14 @@ class Claims:
         for state in messages.sessions:
             if state.connected and state.holder in returning:
                 self._holders[state.client_id] = holder_of(returning[state.holder], state.user)
+
+    def ask_presence_of(self, gateway: Callable[[str], tuple[str, int] | None]) -> None:
+        """All clients are connected to one gateway in this process, which knows their presence."""
+        self._presence_here = gateway
+
+    def presence_of(self, client_id: str) -> tuple[str, int] | None:
+        """The address of a client that is connected, and since when: Unix time in ms."""
+        return self._presence_here(client_id)
 
     def client_ids(self) -> list[str]:
         """Of all sessions, and of all connections that have none in the log. In no order."""
@@ -87,7 +95,7 @@ class Claims:
             holder.sessions.taken_over(client_id)
 
     def _refusal(self, client_id: str, claimant: Claimant) -> ClaimDenied | None:
-        """What anonymous clients left may be adopted, a connection that one of them has may not."""
+        """A session that an anonymous client left may be adopted; one whose client is connected may not."""
         if client_id in self._holders:
             claimant = claimant._replace(adopts_anonymous=False)
         state, owner, user = self._messages.sessions.get(client_id), self.owner(client_id), claimant.user

@@ -23,6 +23,7 @@ from notify.beginnings import beginning
 from notify.errors import GroupQuota, GroupRefused
 from notify.local.followers import Followers
 from notify.local.member import Member
+from notify.local.user_quotas import NO_QUOTAS, QuotaLimits
 from store.errors import StoreError
 from store.namespaces import namespace_of
 from store.records._records import Records
@@ -75,7 +76,7 @@ class PopRequest:
 
 
 class _Waiting:
-    """What waits for one group."""
+    """The requests that wait for one group."""
 
     def __init__(self, followed: Queue) -> None:
         self.followed = followed
@@ -92,6 +93,7 @@ class Consumers:
         followers: Followers,
         join: Callable[[str], Member],
         settle: Callable[[], None],
+        quotas: QuotaLimits = NO_QUOTAS,
     ) -> None:
         """`join`, `settle`: as Hub.join() and Hub.settle()."""
         self.now_ms: Callable[[], int] = _wall_clock_ms
@@ -105,16 +107,18 @@ class Consumers:
         self._by_key: dict[tuple[str, str, GroupKey], Consumer] = {}
         self._waiting: dict[GroupQueue, _Waiting] = {}  # of groups that have consumers, or had them a moment ago
         self._by_queue: dict[Queue, list[GroupQueue]] = {}
-        self.most_of_user = 0  # groups that a user may make; 0: any number
-        self.most_in_namespace = 0  # the same of a namespace
-        self.bounds_default = False  # whether that holds for the default one too
+        self._quotas = quotas
         self.quota_refused = {"groups": 0, "namespace_groups": 0}
         self._unused: set[GroupKey] = set()  # when it was looked last
         self._look_s = 0.0
 
-    def hand_out_at_most(self, size_bytes: int) -> None:
-        """A larger message becomes a dead letter, since no answer has room for it."""
-        self._groups.most_bytes = size_bytes
+    def hand_out(self, most_bytes: int, clock: Callable[[], float]) -> None:
+        """Hand messages out over the wire. A larger message becomes a dead letter, since no answer has room for it.
+
+        `clock`: monotonic seconds.
+        """
+        self.clock = clock
+        self._groups.most_bytes = most_bytes
 
     def release_all(self) -> None:
         """End all leases from before this process began: those consumers do not come back."""
@@ -163,15 +167,15 @@ class Consumers:
 
     def _check_quota(self, group: GroupKey, maker: Maker) -> None:
         """Whether a user may make one more group. Raises GroupQuota."""
-        if maker.user is not None and self.most_of_user:
+        if maker.user is not None and self._quotas.user_groups:
             used = self._groups.count_of(maker.user)
-            if used >= self.most_of_user:
+            if used >= self._quotas.user_groups:
                 self.quota_refused["groups"] += 1
                 raise GroupQuota(maker.user, used)
         namespace = namespace_of(group[0])
-        if self.most_in_namespace and (namespace.name or self.bounds_default):
+        if self._quotas.namespace_groups and (namespace.name or self._quotas.bounds_default):
             used = sum(namespace.has_group(each.state.key[0]) for each in self._groups)
-            if used >= self.most_in_namespace:
+            if used >= self._quotas.namespace_groups:
                 self.quota_refused["namespace_groups"] += 1
                 raise GroupQuota("", used, namespace.name)
 

@@ -59,7 +59,7 @@ class Followers:
             self._followers[queue] = followers
 
     def needed_from(self, member: Member, floors: Iterable[tuple[Queue, int]]) -> None:
-        """What the slowest of its followers needs of a LIVE queue is kept."""
+        """Keep the entries of a LIVE queue that its slowest follower needs."""
         for queue, floor in floors:
             if queue.kind == LIVE and queue in self._followers:
                 member.floors[queue] = floor

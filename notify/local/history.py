@@ -1,4 +1,4 @@
-"""What was stored before, in the log of a store in this process."""
+"""Stored messages, from the log of a store in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between one message store and all that use it: members, and which events each of them is told.
+"""Between one message store and its users: its members, and the events that each of them is told.
 
 A gateway in this process and one at the other end of a wire are both a Member. Events are positions, coalesced: a queue
 that grew is told once a turn, however much it grew, and a member that asks late finds the newest end.
@@ -23,7 +23,8 @@ from notify.local.member import Member
 from notify.local.pace import GatewayPace
 from notify.local.questions import Judges
 from notify.local.retained_pages import RetainedPages
-from notify.local.user_quotas import UserQuotas
+from notify.local.user_quotas import NO_QUOTAS, QuotaLimits, UserQuotas
+from store.audit import Audit
 from store.errors import StoreError
 from store.records._records import RecordBatch
 from store.state.changes import PeerGone, encode_change
@@ -34,20 +35,29 @@ from store.wire.pace_messages import Slow
 class Hub:
     """Owner of the members of one store. All calls are made from the store's thread."""
 
-    def __init__(self, messages: MessageStore, waits_for_peers: bool = False) -> None:
-        """`waits_for_peers`: members that the log remembers may come back; see `returning`."""
+    def __init__(
+        self,
+        messages: MessageStore,
+        waits_for_peers: bool = False,
+        quotas: QuotaLimits = NO_QUOTAS,
+        audit: Audit | None = None,
+        lookup: Lookup | None = None,
+    ) -> None:
+        """`waits_for_peers`: members that the log remembers may come back; see `returning`. `lookup`: which gateways
+        are told of queues that they do not follow; None: none.
+        """
         self.messages = messages
-        self.lookup: Lookup | None = None  # which gateways are told of queues that they do not follow
+        self.lookup = lookup
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
         self.readers = LogReaders(time.monotonic)
         self.retained_pages = RetainedPages(messages)
         self.followers = Followers(messages.queues)
-        self.bans = LocalBans(messages, self.tell)
-        self.quotas = UserQuotas(messages)
+        self.bans = LocalBans(messages, self.tell, audit or Audit())
+        self.quotas = UserQuotas(messages, quotas)
         self._members: list[Member] = []
         self.judges = Judges(lambda: [member.sessions for member in self._members])
         messages.dispatching.left.judge = self.judges.ask
-        self.consumers = Consumers(messages, self.followers, self.join, self.settle)
+        self.consumers = Consumers(messages, self.followers, self.join, self.settle, quotas)
         self.pace = GatewayPace(self._tell_gateways)
         self.returning: dict[str, Member] = {}  # by name: who has yet to come back, with the sessions it had
         if waits_for_peers:
@@ -143,7 +153,7 @@ class Hub:
         return {"watched": watched, "everything": gateways - watched}
 
     def take_grown(self, member: Member) -> list[Queue]:
-        """What grew, of the queues that this member follows."""
+        """The queues that grew and that this member follows."""
         if len(self._members) == 1:
             grown = self.messages.take_grown()
             return list(dict.fromkeys(member.take_news() + grown)) if member.has_news else grown

@@ -1,4 +1,4 @@
-"""What a client of the store may name: what is of its namespace. Gateways and operators see to that themselves.
+"""The names that a client of the store may use: those of its namespace. Gateways and operators see to that themselves.
 
 A client says in its Hello of which namespace it is, or its token or user does: empty is the default one, * all of them,
 as the log has their names. What is not its own is refused, or, in answers that list or find, left out.
@@ -29,7 +29,7 @@ def is_named(namespace: str) -> bool:
 
 
 class OwnNames:
-    """What a client of one namespace may name."""
+    """The names that a client of one namespace may use."""
 
     def __init__(self, namespace: str) -> None:
         self._names = None if namespace == ALL else Namespace(namespace)

@@ -22,7 +22,7 @@ class GatewayPace:
         return bool(self._behind)
 
     def heard(self, member: Member, is_behind: bool) -> None:
-        """What a gateway says of itself; one that has left is behind no more."""
+        """A gateway says whether it is behind; one that has left is not."""
         was_slow = self.is_slow
         if is_behind:
             self._behind.add(member)

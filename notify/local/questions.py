@@ -9,6 +9,7 @@ from functools import partial
 
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 from notify.api import SessionListener
+from notify.awaited import Awaited
 from store.state.left_by import is_clients
 from store.wire import messages as wire
 from store.wire.base import WireMessage
@@ -62,25 +63,25 @@ class Judges:
         """`listeners`: of all members of the store."""
         self._listeners = listeners
         self._turn = 0
-        self.of_clients: AskOne = self._ask_gateways_if_any
-        """Judges what SDK users left."""
+        self._of_clients: AskOne = self._ask_gateways_if_any
+
+    def judge_clients_by(self, ask: AskOne) -> None:
+        """Have `ask` judge the messages that SDK users left."""
+        self._of_clients = ask
 
     def ask(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> bool:
         """Where a part can be asked, `then` is called with all answers at once. False: no one is there."""
         by_clients = [is_clients(each.left_by) for each in messages]
         answers: list[bool | None] = [None] * len(messages)
-        parts: list[tuple[AskOne, bool]] = [(self.of_clients, True), (self._ask_gateways, False)]
+        parts: list[tuple[AskOne, bool]] = [(self._of_clients, True), (self._ask_gateways, False)]
         parts = [(ask, which) for ask, which in parts if which in by_clients]
-        missing = len(parts)
+        awaited = Awaited(len(parts), lambda: then(answers))
 
         def heard(which: bool, allowed: Allowed) -> None:
-            nonlocal missing
             places = [at for at, by_client in enumerate(by_clients) if by_client is which]
             for at, answer in zip(places, allowed, strict=False):
                 answers[at] = answer
-            missing -= 1
-            if not missing:
-                then(answers)
+            awaited.came()
 
         if not any(by_clients):
             return self._ask_gateways(messages, then)

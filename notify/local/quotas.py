@@ -11,7 +11,7 @@ from store.state.usage import Counted
 
 
 class LocalQuotas:
-    """A StoreQuotas (notify.quotas) whose answers come at once."""
+    """A QuotaLimits (notify.quotas) whose answers come at once."""
 
     told_to = "this process"
 

@@ -1,4 +1,4 @@
-"""What counts for users' quotas and is not in the log: connections without a session there, and their subscriptions."""
+"""Items of users' quotas that are not in the log: connections without a session there, and their subscriptions."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class UserLimits(NamedTuple):
 
     @property
     def counted(self) -> Counted:
-        """What has a limit."""
+        """The kinds of items that have a limit."""
         limited = {
             Counted.SESSION: self.sessions,
             Counted.SUBSCRIPTION: self.subscriptions,
@@ -54,6 +54,19 @@ class UserLimits(NamedTuple):
             Counted.RETAINED: self.retained or self.retained_bytes,
         }
         return Counted(sum(counted for counted, most in limited.items() if most))
+
+
+class QuotaLimits(NamedTuple):
+    """All quotas of a store. 0: any number."""
+
+    user: UserLimits = UserLimits()
+    namespace: UserLimits = UserLimits()
+    user_groups: int = 0  # groups that a user may make
+    namespace_groups: int = 0  # groups that the users of a namespace may make
+    bounds_default: bool = False  # whether the limits of a namespace hold for the default one too
+
+
+NO_QUOTAS = QuotaLimits()
 
 
 @lru_cache(16)
@@ -84,7 +97,7 @@ IN = "\0"
 
 
 class _Granted:
-    """What one user, or namespace, was granted of something and does not have yet, oldest first."""
+    """Items that one user or namespace was granted and does not have yet, oldest first."""
 
     def __init__(self) -> None:
         self.items: OrderedDict[Hashable, tuple[float, Used]] = OrderedDict()  # until when, and how much it takes
@@ -105,7 +118,7 @@ class _Granted:
             self.drop(next(iter(self.items)))
 
     def forget(self, now_s: float) -> None:
-        """What did not come in time."""
+        """Forget the items that did not come in time."""
         while self.items:
             item, (until_s, _) = next(iter(self.items.items()))
             if until_s > now_s:
@@ -116,10 +129,10 @@ class _Granted:
 class UserQuotas:
     """Owner of what was granted, of connections without a session in the log, and of refusals."""
 
-    def __init__(self, messages: MessageStore, clock: Callable[[], float] = time.monotonic) -> None:
-        self.limits = UserLimits()
-        self.namespace_limits = UserLimits()
-        self.bounds_default = False  # whether they hold for the default namespace too
+    def __init__(
+        self, messages: MessageStore, quotas: QuotaLimits = NO_QUOTAS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.limits, self.namespace_limits, self.bounds_default = quotas.user, quotas.namespace, quotas.bounds_default
         names = [*NAMES, *(f"namespace_{name}" for name in NAMES)]
         self.refused: Counter[str] = Counter(dict.fromkeys(names, 0))
         self._messages = messages
@@ -420,7 +433,7 @@ NAMES = {
 
 
 def _wanted(record: Record, is_new: bool) -> Counted:
-    """What a message may count as; `is_new`: perhaps it makes its topic."""
+    """The kinds of items that a message may count as; `is_new`: perhaps it makes its topic."""
     wanted = Counted.TOPIC if is_new else NOTHING
     if record.flags & RecordFlag.RETAIN and record.payload:
         wanted |= Counted.RETAINED

@@ -1,4 +1,4 @@
-"""What was stored before, in the log of a store in another process."""
+"""Stored messages, from the log of a store in another process."""
 
 from __future__ import annotations
 

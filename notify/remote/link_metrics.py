@@ -1,4 +1,4 @@
-"""What is counted of a gateway's connection to its store."""
+"""Metrics of a gateway's connection to its store."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from store.wire.pace_messages import Behind, Slow
 
 
 class RemotePace:
-    """What a gateway told its store in another process of this, and heard from it. Each connection begins anew."""
+    """Whether this gateway is behind, as it told its store, and whether others are. Each connection begins anew."""
 
     def __init__(self, tell: Callable[[WireMessage], object]) -> None:
         """`tell` the store something."""

@@ -1,4 +1,4 @@
-"""What was read from a store in another process, for all that want the same: bounded in bytes, oldest out first."""
+"""Ranges that were read from a store in another process, shared by all readers: bounded in bytes, oldest out first."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ _decode_session = msgspec.msgpack.Decoder(SessionState).decode
 
 
 class RemoteStore:
-    """A Store (notify.api). What is to be sent is taken with outgoing(); what came goes to received()."""
+    """A Store (notify.api). outgoing() returns the bytes to send; received() takes the frames that came."""
 
     # CPython 3.11 looks up each method anew of an object with more than 29 attributes in its __dict__, which has what
     # tests put in place of methods.
@@ -307,7 +307,7 @@ class RemoteStore:
 
     @property
     def cache(self) -> RangeCache:
-        """What was read, for all that want the same."""
+        """The ranges that were read, shared by all readers."""
         return self._ranges.cache
 
     @property
@@ -323,7 +323,7 @@ class RemoteStore:
     # --- frames out
 
     def outgoing(self) -> list[bytes]:
-        """What may be sent now, in order; the rest waits for credit."""
+        """The bytes that may be sent now, in order; the rest waits for credit."""
         if self._ranges.has_wanted:
             self._ranges.ask()
         return self._requests.outgoing()
@@ -375,7 +375,7 @@ class RemoteStore:
         return sum(self._end_at(mirror.queue, next_offset) for mirror, next_offset in mirrors if mirror is not None)
 
     def _grew_named(self, message: wire.GrewNamed) -> None:
-        """Queues that the store tells everybody of."""
+        """Queues of which the store tells all gateways."""
         self._knows_up_to(message.log_end)
         for name, next_offset in message.queues:
             queue = self.watched.find(name)
@@ -468,7 +468,7 @@ class RemoteStore:
         self._requests.to_send += missing
 
     def _say_who_is_here(self) -> None:
-        """What a log does not know, a store that was restarted cannot."""
+        """Tell a store that was restarted of connections that the log does not have."""
         held = self.listener.unlogged()
         for at in range(0, len(held), wire.ITEMS_PER_FRAME):
             client_ids, users = zip(*held[at : at + wire.ITEMS_PER_FRAME], strict=True)

@@ -18,7 +18,7 @@ class StoreClock:
         self._behind_ms = 0  # at most, of what we take for the store's time behind it
 
     def set(self, now_ms: int, asked_s: float) -> None:
-        """What time it was (Unix, ms) at some moment since `asked_s` by our clock."""
+        """The time (Unix, ms) at some moment since `asked_s` by our clock."""
         now_s = self._clock()
         self._ahead_ms = now_ms - int(now_s * 1000)
         self._behind_ms = max(0, math.ceil((now_s - asked_s) * 1000))

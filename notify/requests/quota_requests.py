@@ -1,4 +1,4 @@
-"""What a gateway in another process asks about users' quotas."""
+"""Requests of a gateway in another process about users' quotas."""
 
 from __future__ import annotations
 

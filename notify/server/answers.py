@@ -25,7 +25,7 @@ class WaitingAnswer(msgspec.Struct, frozen=True):
 
 
 def found(message: WireMessage, read: Callable[[int], Answer], limit_bytes: int) -> Answer:
-    """What `read` gives, of so many bytes, for a request that only reads."""
+    """The result of `read`, of so many bytes, for a request that only reads."""
     topic_filter = getattr(message, "topic_filter", None)
     fault = filter_fault(topic_filter) if topic_filter else ""
     if fault:

@@ -1,4 +1,4 @@
-"""What a store answers to a Claim."""
+"""The answers of a store to a Claim."""
 
 from __future__ import annotations
 

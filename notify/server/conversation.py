@@ -1,6 +1,6 @@
 """The store's end of one connection to a peer: bytes in, bytes out; no I/O. Frames become calls, events become frames.
 
-Whatever is to be sent waits for outgoing(), so that a turn of the loop makes one write of it. A peer that does not read
+All bytes to send wait for outgoing(), so that a turn of the loop makes one write of it. A peer that does not read
 gets no more: its requests wait unread, and events are merged, as each is only a position.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NoReturn
@@ -20,7 +19,7 @@ from notify.requests.locating import locate
 from notify.requests.permissions import narrowed, shown, wanted_by, why_not
 from notify.requests.users import Permission, Permits, User
 from notify.server import long_frames
-from notify.server.answers import WaitingAnswer, cancelled, following, found
+from notify.server.answers import cancelled, following, found
 from notify.server.arrival import Arrival
 from notify.server.claiming import claim
 from notify.server.counters import WireCounters
@@ -29,6 +28,7 @@ from notify.server.held import NEVER_HELD, HeldRequests
 from notify.server.incoming import Incoming
 from notify.server.operator_line import OperatorLine
 from notify.server.peers import Peer, Peers
+from notify.server.safe_answers import SafeAnswers, check_refused
 from store.errors import WireError
 from store.records._records import cuts_between_changes
 from store.wire import messages as wire
@@ -79,10 +79,7 @@ class Conversation:
         self._chunks: list[bytes] = []
         self._chunks_bytes = 0
         self._is_gathering = False  # what is said now goes out at once
-        self._answers: deque[WaitingAnswer] = deque()
-        self._flushing = client_requests.Flushing()
-        self._pings = self._pongs = 0
-        self._refusals: deque[tuple[int, int]] = deque()  # (number of the Ping behind it, sequence)
+        self._answers = SafeAnswers()
 
     # --- bytes in
 
@@ -236,7 +233,7 @@ class Conversation:
             answer = self._known.refuse(frame.message.sequence, answer)
             if self._known.has_too_many_refused:
                 self.fault = WireError("too many Publishes were refused without a Pong in between")
-            self._answers.append(WaitingAnswer(frame.request_id, 0, answer, frame.message.sequence))
+            self._answers.add(frame.request_id, 0, answer, frame.message.sequence)
             self.wake()
         elif frame.request_id:
             self._answer(frame.request_id, answer)
@@ -282,8 +279,11 @@ class Conversation:
             try:
                 for message in self._operators.take() if self._operators.to_tell else ():
                     self._tell(message)
-                if self._answers or self._refusals or self._is_client:
-                    self._answer_appends()
+                if self._answers.has_some or self._is_client:
+                    for request_id, answer in self._answers.take(self.peer):
+                        self._answer(request_id, answer)
+                    if self._answers.wants_ping:
+                        self.ping()
                 if self._applying.left_bytes:  # all of it is told at once
                     self._held.wake_later()
                 else:
@@ -321,20 +321,6 @@ class Conversation:
             self._figures.request_times[request].add(time.perf_counter() - came_s)
             self._tell(message, records, request_id)
 
-    def _answer_appends(self) -> None:
-        assert self.peer is not None
-        safe = self.peer.store.safe_mark
-        while self._answers and self._answers[0].mark <= safe:
-            answer = self._answers.popleft()
-            self._answer(answer.request_id, answer.message)
-            if answer.refused:
-                self._refusals.append((self._pings, answer.refused))
-        if self._is_client and self._flushing:
-            for request_id, message in self._flushing.take_answers(self.peer.store):
-                self._answer(request_id, message)
-        if self._refusals and self._refusals[-1][0] == self._pings:
-            self.ping()  # its answer says that the refusals are known
-
     def tell_taken_over(self, client_id: str) -> None:
         self._events.taken_over[client_id] = None
         self.wake()
@@ -349,13 +335,13 @@ class Conversation:
             self.is_closing = True
 
     def ping(self) -> None:
-        self._pings += 1
+        self._answers.pinged()
         self._tell(wire.Ping())
 
     @property
     def has_unanswered(self) -> bool:
         """Whether Appends wait to become safe."""
-        return bool(self._answers or self._flushing or self._held)
+        return bool(self._answers or self._held)
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -374,32 +360,22 @@ class Conversation:
         peer = self._known
         self._figures.appends += 1
         answer = peer.append(message.sequence, frame.records, self._peers.append_limit_bytes)
-        if peer.has_too_many_refused:
-            raise WireError("too many Appends were refused without a Pong in between")
+        check_refused(peer, "Appends")
         stored = answer if isinstance(answer, wire.Appended) else None
         mark = stored.end or peer.store.mark if stored is not None else 0
-        waiting = WaitingAnswer(frame.request_id, mark, answer, 0 if stored is not None else message.sequence)
+        refused = 0 if stored is not None else message.sequence
         if self._applying.left_bytes:
-            self._held.behind(partial(self._answers.append, waiting))
+            self._held.behind(partial(self._answers.add, frame.request_id, mark, answer, refused))
         else:
-            self._answers.append(waiting)
+            self._answers.add(frame.request_id, mark, answer, refused)
 
     def _publish(self, frame: Frame, message: wire.Publish) -> None:
         peer = self._known
         self._figures.appends += 1
         published = peer.publish(message.sequence, frame.records, self._peers.append_limit_bytes)
-        if peer.has_too_many_refused:
-            raise WireError("too many Publishes were refused without a Pong in between")
-        self._held.behind(lambda: self._answer_publish(frame, message, *published()))
+        check_refused(peer, "Publishes")
+        self._held.behind(lambda: self._answers.add_published(peer, frame.request_id, message, *published()))
         self.wake()
-
-    def _answer_publish(self, frame: Frame, message: wire.Publish, answer: WireMessage, end: int) -> None:
-        if isinstance(answer, wire.Failed):
-            self._answers.append(WaitingAnswer(frame.request_id, 0, answer, message.sequence))
-        elif message.wait is wire.Wait.POLICY:
-            self._answers.append(WaitingAnswer(frame.request_id, end, answer))
-        else:
-            self._flushing.add(self._known.store, message.wait, frame.request_id, end, answer)
 
     def _client_read(self, frame: Frame, message: client_requests.Question) -> None:
         self._reply(frame, lambda limit: client_requests.read(self._known.store, message, limit))
@@ -447,7 +423,7 @@ class Conversation:
         self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
 
     def _answer_when_safe(self, request_id: int, answer: WireMessage) -> None:
-        self._answers.append(WaitingAnswer(request_id, self._known.store.mark, answer))
+        self._answers.add(request_id, self._known.store.mark, answer)
         self.wake()
 
     def _ask_group(self, frame: Frame, message: WireMessage) -> None:
@@ -458,9 +434,7 @@ class Conversation:
         self._tell(wire.Pong(self._peers.hub.messages.now_ms()))
 
     def _pong(self, _: Frame, __: wire.Pong) -> None:
-        self._pongs += 1
-        while self._refusals and self._refusals[0][0] < self._pongs:
-            self._known.knows_refused(self._refusals.popleft()[1])
+        self._answers.ponged(self._known)
 
     def _goodbye(self, _: Frame, message: wire.Goodbye) -> None:
         level = (

@@ -1,4 +1,4 @@
-"""What a store's conversations with its peers come to."""
+"""The counters of a store's conversations with its peers."""
 
 from collections import defaultdict
 
@@ -6,7 +6,7 @@ from store.log.durations import Durations
 
 
 class WireCounters:
-    """What all conversations of a server count."""
+    """The counters of all conversations of a server."""
 
     def __init__(self) -> None:
         self.appends = 0

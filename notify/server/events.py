@@ -1,4 +1,4 @@
-"""What the store's end of a connection says without being asked: queues that grew, how far the log is safe, takeovers.
+"""Events that the store's end of a connection sends by itself: queues that grew, how far the log is safe, takeovers.
 
 Events are positions, so a peer that does not read misses nothing: the next one says all that the ones before it did.
 Of many queues a peer is told in a round of several turns.
@@ -83,7 +83,7 @@ class Events:
         return min(wire.MOST_ITEMS, self._room_bytes // GREW_BYTES)
 
     def read(self, request: wire.Read, limit_bytes: int) -> Answer:
-        """What a peer asked for; first it is told of all queues that grew. Raises a StoreError.
+        """The records that a peer asked for; first it is told of all queues that grew. Raises a StoreError.
 
         A message may be in several queues: who has it from one and does not know of the others would deliver it twice.
         """

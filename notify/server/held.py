@@ -1,4 +1,4 @@
-"""What comes while a large Publish or Append is applied: reads are answered, what changes something waits in order."""
+"""Requests that come while a large Publish or Append is applied: reads are answered, changes wait in order."""
 
 from __future__ import annotations
 

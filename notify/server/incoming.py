@@ -1,4 +1,4 @@
-"""What came from a peer and is not dealt with so far: thousands of frames in a read, of items in a frame."""
+"""Input of a peer that is not handled so far: thousands of frames in a read, of items in a frame."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORK_S = 0.001
 
 
 class Incoming:
-    """What came, of which frames are read one after another. `data`: bytes that were not looked at so far; `work`: what
+    """Input, from which frames are read one after another. `data`: bytes that were not looked at so far; `work`: what
     is left to do of the last frame."""
 
     def __init__(self, reader: FrameReader, credit: Credit) -> None:

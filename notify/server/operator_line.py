@@ -1,5 +1,5 @@
-"""What a store's end of a connection does for operators, and for gateways: they are told what operators did, and
-whether others are behind."""
+"""A store's end of a connection to an operator or a gateway: gateways are told of operators' commands, and whether
+others are behind."""
 
 from __future__ import annotations
 

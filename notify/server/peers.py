@@ -61,7 +61,7 @@ CLIENTS_REMEMBERED = 10_000  # and as many producers
 
 
 class Peer:
-    """What one name has: sessions and queues (its Member's), and appends in the log."""
+    """The state of one peer name: sessions and queues (its Member's), and appends in the log."""
 
     def __init__(self, name: str, store: LocalStore, hub: Hub, heard_s: float) -> None:
         self.name = name
@@ -327,8 +327,7 @@ class Peers:
         self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
         answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
         if hands_out:
-            hub.consumers.clock = clock
-            hub.consumers.hand_out_at_most(answer_bytes - HEAD_ROOM_BYTES)
+            hub.consumers.hand_out(answer_bytes - HEAD_ROOM_BYTES, clock)
         self.groups = GroupRequests(hub.consumers, answer_bytes, clock)
         self._store_name = store_name
         self._events = RateLimitedLog(log)

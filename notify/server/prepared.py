@@ -51,7 +51,9 @@ class Prepared:
         yield
 
     def take(self, records: memoryview) -> Begun | None:
-        """What was made of these very records; it is there once. Raises ValueError, the fault that was found."""
+        """The pack that was made of these very records; it can be taken once. Raises ValueError, the fault that was
+        found.
+        """
         made, self._made = self._made, None
         if made is None or made[0] is not records:
             return None

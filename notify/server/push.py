@@ -1,4 +1,4 @@
-"""What a peer is given without asking: the rest of queues that it has read to their ends, as they grow."""
+"""Records that a peer gets without asking: the rest of queues that it has read to their ends, as they grow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Push:
                 self._given[ref] = first + count
 
     def stop(self, refs: Iterable[int]) -> None:
-        """What more these queues get is not wanted before they have been read to their ends again."""
+        """Push no more of these queues before the peer has read them to their ends again."""
         for ref in refs:
             self._given.pop(ref, None)
 
@@ -46,7 +46,7 @@ class Push:
             self.stop([ref for ref in refs if ref in self._given and self._given[ref] != queues[ref].next_offset])
 
     def take(self, store: LocalStore, queues: Mapping[int, Queue], grown: list[int], limit_bytes: int) -> PushedRanges:
-        """What to give of queues that grew. What is too much for once is left for the peer to ask for."""
+        """The ranges to push of queues that grew. The peer asks for those that are too much for one push."""
         given = self._given
         wanted = [(ref, given[ref]) for ref in grown if ref in given and given[ref] < queues[ref].next_offset]
         if not wanted:

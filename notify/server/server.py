@@ -25,6 +25,7 @@ from notify.links.certificates import CertifiedRoles, names_of
 from notify.links.sockets import listening_unix_socket, remove_leftover
 from notify.links.tls import TlsListener
 from notify.local.hub import Hub
+from notify.local.questions import AskOne
 from notify.requests.users import UserJudge
 from notify.server.applying import ApplyingSteps
 from notify.server.arrival import Arrival
@@ -155,7 +156,7 @@ class StoreServer:
         self.audit.settle()
 
     def _do_upkeep(self) -> None:
-        """What may store something."""
+        """The work that may store something."""
         if not self._only_operators:
             self._upkeep.start()
         self.peers.tick()
@@ -177,8 +178,13 @@ class StoreServer:
             connection.flush()
         self._progress.set()
 
+    def judge_by(self, judge: UserJudge, left: AskOne) -> None:
+        """Have clients judged from now on, and by `left` the messages that they left."""
+        self.judge = judge
+        self.hub.judges.judge_clients_by(left)
+
     def judge_again(self) -> None:
-        """What users may do was replaced: those who may not do everything come back, and are judged anew."""
+        """The permissions were replaced: users who may not do everything connect again, and are judged anew."""
         for connection in list(self.connections):
             connection.judge_again()
 

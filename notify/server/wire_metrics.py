@@ -1,4 +1,4 @@
-"""What is counted of a store's connections to gateways and clients."""
+"""Metrics of a store's connections to gateways and clients."""
 
 from __future__ import annotations
 

@@ -164,6 +164,6 @@ def _toml_lines(setting: Setting, value: object, hide_secrets: bool) -> Iterator
 def _toml_value(value: object) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    # What JSON writes for integers, booleans and strings is TOML too, but for a bare DEL.
+    # JSON text of integers, booleans and strings is TOML too, but for a bare DEL.
     text = json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
     return text.replace("\x7f", "\\u007f")

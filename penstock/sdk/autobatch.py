@@ -18,7 +18,7 @@ KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class AutoBatch:
-    """What Client(autobatch=...) takes in place of True, for other bounds."""
+    """The bounds of automatic batches: Client(autobatch=...) takes this in place of True."""
 
     batch_bytes: int = 32 * KIB
     delay_s: float = 0.010

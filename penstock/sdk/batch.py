@@ -45,7 +45,7 @@ def plain_head(make: Make, topic: str) -> tuple[bytes, int]:
 
 
 class BatchOfOneTopic:
-    """What Client.batch() gives."""
+    """Messages that are published together: see Client.batch()."""
 
     def __init__(self, make: Make, publish: Publish, most_bytes: int, most_plain_bytes: int = 0) -> None:
         """`most_plain_bytes`: payloads up to this are stored as they are."""

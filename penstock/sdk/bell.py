@@ -1,4 +1,4 @@
-"""What one thread rings and another one waits for.
+"""A bell that one thread rings and another one waits for.
 
 An eventfd where there is one (Linux): to wake a thread by it takes half the CPU of a threading.Lock. The thread that
 rings has let go of the GIL by the time the other one wants it.
@@ -26,7 +26,7 @@ class Bell(Protocol):
 
 
 class EventBell:
-    """Closed once nobody has it any more, so nobody rings another file that has its number."""
+    """Closed once no thread has it any more, so that no thread rings another file that has its number."""
 
     __slots__ = ("_fd",)
 
@@ -50,7 +50,7 @@ class EventBell:
 
 
 class LockBell:
-    """For where there is no eventfd, or none is to be had."""
+    """For systems without eventfd, and processes that cannot open one."""
 
     __slots__ = ("_lock",)
 

@@ -103,7 +103,7 @@ class Client:
         self._outbox: Outbox | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.room = Room(lambda: self._unanswered_bytes)
-        self.expects_next = True  # whoever has a receipt sends the next message in the turn of the loop that follows
+        self.expects_next = True  # a program that has a receipt sends its next message in the next turn of the loop
         self._live_only: dict[str, bool] = {}
         self._subscriptions = 0
 
@@ -250,7 +250,7 @@ class Client:
         return max(held, self._outbox.unanswered_bytes if self._outbox is not None else 0)
 
     def message(self, topic: str, payload: bytes | str, options: PublishLater) -> Outgoing:
-        """What put() takes; from any thread. Takes `delay` out of the options. Raises as publish()."""
+        """A message for put(); from any thread. Takes `delay` out of the options. Raises as publish()."""
         if "delay" not in options:
             return self._message(topic, payload, options)
         delay = options.pop("delay")
@@ -381,7 +381,7 @@ class Client:
     def read(
         self, topic_filter: str, *, start: Position = "earliest", stop: Position | None = "now", tag: str = ""
     ) -> Reading:
-        """What was stored of a topic, a filter, or everything (`#`), in the store's order, without a consumer group.
+        """Stored messages of a topic, a filter, or all topics (`#`), in the store's order, without a consumer group.
 
         `start` (that one included) and `stop` (that one not): `earliest`, `now`, `-90s`, `-15m`, `-1h`, `-7d`, an RFC
         3339 time, a datetime, a timedelta (so long ago), a log_offset (int), or `@7` for a queue_offset of one topic.

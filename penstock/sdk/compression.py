@@ -17,7 +17,7 @@ LOWEST_LEVEL, HIGHEST_LEVEL = 1, 22
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """What Client(compress=...) takes in place of True: above how many bytes, and the level of zstd (1 to 22)."""
+    """In place of Client(compress=True): above how many bytes to compress, and the level of zstd (1 to 22)."""
 
     above_bytes: int = 4 * KIB
     level: int = 3
@@ -31,7 +31,7 @@ NEVER = Compression(1 << 62)
 
 
 def chosen(compress: bool | Compression) -> Compression:
-    """What Client(compress=...) stands for. Raises ClientError if it was asked for expressly and cannot be."""
+    """The settings for Client(compress=...). Raises ClientError if it was asked for expressly and cannot be."""
     if compress is False or compression.is_possible():
         return Compression() if compress is True else compress or NEVER
     if compress is True:

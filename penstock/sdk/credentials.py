@@ -1,4 +1,4 @@
-"""What a client shows to a store: a token, a user with a password, a certificate."""
+"""A client's credentials for a store: a token, a user with a password, a certificate."""
 
 from __future__ import annotations
 

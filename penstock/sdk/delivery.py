@@ -12,7 +12,7 @@ from store.records.record_bytes import walk
 
 
 class Settling:
-    """What can be said, at once, of a message or of all those of a batch that nothing was said of.
+    """The verdicts on one message, or on all messages of a batch that have none.
 
     It goes out at the end of this turn of the loop, with all that is said in it. Await the answer where it matters; it
     is True if the store did so and has it in its log.
@@ -28,7 +28,7 @@ class Settling:
         return self._say(ACK)
 
     def retry(self, after: Duration | None = None) -> Answer:
-        """It is to come again, to whoever is free: after a while (a timedelta, or seconds), None: as the group says."""
+        """Deliver it again, to any consumer that is free: after a timedelta or seconds; None: as the group says."""
         return self._say(SettledAs(is_retry=True, delay_ms=None if after is None else milliseconds("after", after, 0)))
 
     def reject(self, why: str = "rejected") -> Answer:
@@ -36,7 +36,7 @@ class Settling:
         return self._say(SettledAs(dead=why_dead(why)))
 
     def extend(self, invisible: Duration) -> Answer:
-        """It is to be this consumer's for so long from now on: a timedelta, or seconds."""
+        """Keep it for this consumer for so long from now on: a timedelta, or seconds."""
         return self._say(SettledAs(invisible_ms=milliseconds("invisible", invisible)))
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong for a client. Each message says what to do."""
+"""Errors of a client. Each message says what to do."""
 
 from collections.abc import Sequence
 
@@ -44,7 +44,7 @@ class TimedOut(ClientError):
 
 
 class Overloaded(ClientError):
-    """More is sent than the store can take, and nobody waits for it."""
+    """More is sent than the store can take, and the program awaits no receipt."""
 
 
 class StoreRefused(ClientError):

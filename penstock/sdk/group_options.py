@@ -1,4 +1,4 @@
-"""What can be said of a consumer group when it is subscribed to: checked once, then what the wire says."""
+"""The options of a consumer group in subscribe(): checked once, then put as on the wire."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def group_settings(
     retry_most: Duration | None = None,
     most_in_flight: int | None = None,
 ) -> GroupSettings | None:
-    """What the options stand for; None if there are none: the group stays as it is. Raises BadOption, or TypeError.
+    """The settings for these options; None if there are none: the group stays as it is. Raises BadOption, or TypeError.
 
     >>> group_settings(ordered=True, invisible=60).invisible_ms
     60000

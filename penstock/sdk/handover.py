@@ -24,7 +24,7 @@ class Receiver(Protocol):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the message is to be sent, if it has not been yet."""
+        """Whether the message will be sent, if it has not been yet."""
 
     def done(self, outcome: Receipt | Exception) -> None:
         """Called once, by the loop's thread, or by the one that closes the client."""
@@ -48,7 +48,7 @@ class Waiter:
         """Raises what the message came to, if that is an error."""
         try:
             self._bell.wait()
-        except BaseException:  # Ctrl-C, for one: nobody waits for it any more
+        except BaseException:  # Ctrl-C, for one: the program does not wait any more
             self.is_wanted = False
             raise
         bell.give_back(self._bell)

@@ -1,7 +1,7 @@
-"""What a consumer of a group has in hand, and what it says of it. No I/O.
+"""The messages that a consumer of a group has in hand, and its verdicts on them. No I/O.
 
-What is said in one turn of the loop in the same words is one request. It outlives connections: whoever owns it sends it
-again until it has an answer.
+Equal verdicts of one turn of the loop are one request. It outlives connections: its owner sends it again until it has
+an answer.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Place = tuple[int, int, int]  # serial, first queue_offset, number of messages
 
 
 class SettledAs(NamedTuple):
-    """What is said of a message: done with (the default), or one of the others."""
+    """A verdict on a message: done with (the default), or one of the others."""
 
     invisible_ms: int | None = None  # it is this consumer's for so long from now on
     is_retry: bool = False
     delay_ms: int | None = None  # of a retry; None: as the group's settings say
     dead: str = ""  # why it is a dead letter
-    unseen: bool = False  # nobody looked at it
+    unseen: bool = False  # the program has not looked at it
 
     def request(self, ref: int, places: Iterable[Place]) -> WireMessage:
         receipts = [wire.Receipt(*place) for place in places]
@@ -45,7 +45,7 @@ class PendingVerdict:
     __slots__ = ("_waiting", "deadline_s", "error", "is_answered", "places", "stale", "verdict")
 
     def __init__(self, verdict: SettledAs, deadline_s: float) -> None:
-        """`deadline_s`: until when somebody waits for the answer, monotonic."""
+        """`deadline_s`: until when the program waits for the answer, monotonic."""
         self.verdict = verdict
         self.deadline_s = deadline_s
         self.places: list[Place] = []
@@ -75,7 +75,7 @@ class PendingVerdict:
         self._wake(None)
 
     def gave_up(self, error: Exception) -> None:
-        """Those who wait do so no longer; it is to be said all the same."""
+        """End the wait of the program. The verdict is sent all the same."""
         self._wake(error)
 
     def _wake(self, error: Exception | None) -> None:
@@ -130,7 +130,7 @@ class Hand:
         self._say = say
 
     def settle(self, queue_offset: int, verdict: SettledAs) -> Answer:
-        """Say something of one message; unless it is to be kept for longer, that was the last word. AlreadySettled."""
+        """Say something of one message; any verdict but extend() is the last one. Raises AlreadySettled."""
         at = queue_offset - self.first
         if self._settled[at]:
             raise AlreadySettled
@@ -140,7 +140,7 @@ class Hand:
         return self._say(self, verdict, ((self.serial, queue_offset, 1),))
 
     def settle_rest(self, verdict: SettledAs) -> list[Place]:
-        """What of it is not settled, which now is, unless it is to be kept for longer."""
+        """The messages that are not settled. Any verdict but extend() settles them."""
         if self.left == self.number:
             places = [(self.serial, self.first, self.number)]
         else:

@@ -48,7 +48,7 @@ class LoopThread:
         future = self.start(work)
         try:
             return future.result()
-        except BaseException:  # Ctrl-C, for one: nobody waits for it any more
+        except BaseException:  # Ctrl-C, for one: the program does not wait any more
             future.cancel()
             raise
 

@@ -53,7 +53,7 @@ Send = Callable[[Outgoing], asyncio.Future[Receipt]]
 
 
 class _Head(NamedTuple):
-    """What all messages of a topic have in common that have nothing besides a payload."""
+    """The common part of a topic's messages that have only a payload."""
 
     in_log: tuple[bytes, int]  # topic and flags
     size_bytes: int  # without the payload
@@ -157,7 +157,7 @@ async def published(packs: Sequence[Pack], publish: Publish, send: Send) -> list
         while under_way:
             outcomes += await _outcomes(*under_way.popleft(), send)
     finally:
-        for _, future in under_way:  # nobody waits for it any more
+        for _, future in under_way:  # the program does not wait for it any more
             future.cancel()
     receipts = [outcome for outcome in outcomes if isinstance(outcome, Receipt)]
     if len(receipts) < len(outcomes):

@@ -1,4 +1,4 @@
-"""What a client gets: receipts of what it published, and messages that it reads. Decoded where somebody looks."""
+"""Receipts of messages that a client published, and messages that it reads. Fields are decoded when they are read."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class Message:
 
     @property
     def content_type(self) -> str | None:
-        """What the payload is, as its publisher says (MQTT 5)."""
+        """The content type of the payload, as its publisher says (MQTT 5)."""
         found = _property(self._record[PROPERTIES], CONTENT_TYPE)
         return None if found is None else found.decode()
 
@@ -198,13 +198,13 @@ class Message:
 
     @property
     def response_topic(self) -> str | None:
-        """Where whoever published it expects an answer (MQTT 5)."""
+        """The topic where the publisher expects an answer (MQTT 5)."""
         found = _property(self._record[PROPERTIES], RESPONSE_TOPIC)
         return None if found is None else found.decode()
 
     @property
     def correlation_data(self) -> bytes | None:
-        """What an answer is to bear, or what it answers (MQTT 5)."""
+        """The correlation data that an answer repeats (MQTT 5)."""
         return _property(self._record[PROPERTIES], CORRELATION_DATA)
 
 

@@ -1,4 +1,4 @@
-"""A message that is to be published: checked once, then bytes in log format."""
+"""A message to publish: checked once, then bytes in log format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAITS = {None: Wait.POLICY, "stored": Wait.STORED, "flushed": Wait.FLUSHED}
 
 
 class PublishOptions(TypedDict, total=False):
-    """What a message may have besides a topic and a payload.
+    """The options of a message, besides its topic and payload.
 
     key: what it can be found by, up to 1,024 bytes of UTF-8.
     tag: what kind of message it is, up to 255 bytes of UTF-8.
@@ -77,7 +77,7 @@ class Outgoing(NamedTuple):
     topic: str
     record: bytes
     wait: Wait
-    due_ms: int | None = None  # of a delayed message: when it is to be published, Unix time
+    due_ms: int | None = None  # of a delayed message: when the store publishes it, Unix time
 
 
 def outgoing(
@@ -137,7 +137,7 @@ def outgoing(
 
 
 def due(delay: timedelta | float, now_ms: int, most_s: int) -> int:
-    """When a delayed message is to be published, in Unix time in ms. Raises BadMessage.
+    """When the store publishes a delayed message, in Unix time in ms. Raises BadMessage.
 
     >>> due(timedelta(minutes=1), 1_000, 86_400)
     61000

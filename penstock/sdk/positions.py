@@ -18,7 +18,7 @@ _TEXT = re.compile(r"earliest|now|-\d{1,9}[smhd]|@\d{1,18}")
 
 
 def where(position: Position) -> str:
-    """What a Seek says. Raises BadPosition.
+    """The position as a Seek has it. Raises BadPosition.
 
     >>> where(4096), where(timedelta(hours=1)), where("-1h")
     ('=4096', '-3600s', '-1h')

@@ -60,7 +60,7 @@ class Outbox:
         cancel: Cancel,
         answered: Callable[[Sequence[Entry]], None] = lambda _: None,
     ) -> None:
-        """`wake`: flush() is to be called, soon; `cancel`: what receipts of delayed messages have; `answered`: called
+        """`wake`: have flush() called soon; `cancel`: what receipts of delayed messages have; `answered`: called
         once these entries, or a batch, have been told what became of them."""
         self.unanswered_bytes = 0
         self._on_answered = answered
@@ -150,7 +150,7 @@ class Outbox:
             self._wake()
 
     def fail_all(self, error: Exception) -> None:
-        """What waits here will not be sent."""
+        """The messages that wait here will not be sent."""
         waiting, self._waiting = self._waiting, deque()
         for entry in waiting:
             self.unanswered_bytes -= len(entry.message.record)
@@ -168,14 +168,14 @@ def batch_bytes(welcome: wire.Welcome | None) -> int:
 
 
 def pack_changes(welcome: wire.Welcome | None) -> float:
-    """What the messages of one Publish may count as; an older store does not say, and takes all."""
+    """The most work that one Publish may be, in changes; an older store does not say, and takes all."""
     if welcome is None:
         return PACK_CHANGES
     return welcome.max_changes or inf
 
 
 def changes_of(message: Outgoing) -> int:
-    """What it counts as behind one of another topic."""
+    """Its work, in changes, behind a message of another topic."""
     record = message.record
     topic_bytes = record[TOPIC_LENGTH_AT] | record[TOPIC_LENGTH_AT + 1] << 8
     return (KEPT_CHANGES if record[FLAGS_AT] & KEPT else 1) + topic_bytes // TOPIC_UNIT_BYTES

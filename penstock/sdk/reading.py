@@ -1,4 +1,4 @@
-"""Messages that were stored before, and then those that come: read ahead of whoever takes them, within a bound."""
+"""Messages that were stored before, and then those that come: read ahead of the program, within a bound."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from store.wire.client.requests import Outcome, PendingRequest
 from store.wire.frames import Frame
 
 ANSWER_BYTES = 1 << 20
-AHEAD_BYTES = 4 << 20  # that were read and nobody has taken
+AHEAD_BYTES = 4 << 20  # that were read and that the program has not taken
 NO_END = (1 << 63) - 1
 
 
 class Reading:
-    """What Client.read() gives: iterate over it, or over its batches(). To be iterated over once.
+    """The stored messages that Client.read() returns: iterate over it, or over its batches(), once.
 
     The next part is asked for when the last one has come, so the store reads while messages are looked at here.
     """
@@ -167,7 +167,7 @@ class Reading:
             self._scan()
 
     def reconnected(self) -> None:
-        """Another connection, perhaps to another process: it is to be followed again."""
+        """Another connection, perhaps to another process: follow it again."""
         if self._ref is not None:
             self._link.requests.tell_first(wire.Unfollow([self._ref]))
             self._ref = None

@@ -1,7 +1,7 @@
-"""A consumer of a group: messages are asked for ahead of whoever takes them, and what he says of them is sent.
+"""A consumer of a group: it asks for messages before the program takes them, and sends the program's verdicts.
 
-How many are asked for follows from how fast they are taken: as many as get done in AHEAD_S, none in advance where each
-takes longer, so that what one consumer has in hand is not what another could be working on. `prefetch` bounds them all.
+The speed of the program decides how many it asks for in advance (pace.py): none where each takes long, so that another
+consumer can work on them. `prefetch` bounds all messages in hand.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from penstock.sdk.delivery import Deliveries, Delivery
+from penstock.sdk.enrolment import AtStore, Enrolment
 from penstock.sdk.errors import ClientError, ConnectionLost, TimedOut
-from penstock.sdk.hands import GIVE_BACK, Answer, Hand, PendingVerdict, Place, SettledAs
+from penstock.sdk.hands import GIVE_BACK, Answer, Hand, Place, SettledAs
 from penstock.sdk.link import ClientLink
+from penstock.sdk.pace import TakingPace
+from penstock.sdk.verdicts import Verdicts
 from store.state.group_settings import GroupSettings
 from store.wire import group_messages as wire
 from store.wire.client.requests import Outcome
 from store.wire.frames import Frame
 
-AHEAD_S = 0.2
-PATIENCE_S = 1.0  # what is not looked at so long after it should have been is left to others
-MOST_GROWTH = 4  # from one batch to the next
 WAIT_MS = 10_000  # a request for messages is asked again after so long
 ANSWER_BYTES = 1 << 20
 MOST_PER_ANSWER = 2_000
 PREFETCH = 2_000
-SURE_SHARE = 0.9  # of the invisible time: what was not looked at by then is left to others as well
+SURE_SHARE = 0.9  # of the invisible time: a message that the program has not taken by then goes back
 
 
 class WantedMessages(NamedTuple):
@@ -43,7 +43,7 @@ class WantedMessages(NamedTuple):
     settings: GroupSettings | None
     start: str
     prefetch: int
-    or_refuse: bool = False  # the store's refusal is wanted where `start` is not to be had
+    or_refuse: bool = False  # the store refuses a `start` that it no longer has
 
 
 class Stage(Enum):
@@ -68,10 +68,17 @@ TRANSITIONS: Mapping[Stage, Mapping[Stage, str]] = {
 """Which stage may follow which, and when. docs/sdk.md has it as a picture."""
 
 
-class Subscription:
-    """What Client.subscribe() gives: iterate over it, or over its batches(); `async with` says when it ends.
+class Closer(Enum):
+    """Which part of the program closes a subscription."""
 
-    Without that it ends with the loop. What was not acked by then goes to others at once.
+    LOOP = "the loop over its messages, when it ends"
+    BLOCK = "the `async with` block"
+
+
+class Subscription:
+    """The messages of a group: iterate over it, or over its batches(); `async with` says when it ends.
+
+    Without `async with` it ends with the loop. Messages that are not acked by then go to other consumers at once.
     """
 
     def __init__(self, link: ClientLink, wanted: WantedMessages) -> None:
@@ -79,35 +86,29 @@ class Subscription:
         self._wanted = wanted
         self._has_offsets = not set("+#") & set(wanted.topic_filter)
         self._loop = asyncio.get_running_loop()
-        self._ref: int | None = None
+        self._enrolment = Enrolment()
         self._invisible_s = 0.0
         self._store_name = ""
         self._stage = Stage.NEW
-        self._is_entered = False  # by `async with`, which closes it as well
-        self._is_popping = self._is_waiting = False  # the store was asked for messages; the program waits for one
+        self._closer = Closer.LOOP
+        self._is_waiting = False  # the program waits for a message
         self._error: Exception | None = None
         self._opened = asyncio.Event()  # once, or failed
         self._came = asyncio.Event()
-        self._drained = asyncio.Event()  # closed, and nothing is to be said any more
-        # What is in hand: taken or not.
+        # Messages in hand: taken by the program, or not.
         self._buffer: deque[Deliveries] = deque()
         self._buffered = 0
         self._rest: deque[Delivery] = deque()  # of the batch that is being iterated over, perhaps by another thread
         self._hands: dict[Hand, None] = {}
         self._unsettled = 0
-        self._ahead = 0  # messages to be asked for before they are wanted
-        self._taken: tuple[float, int] | None = None  # when the last batch was taken, and how many it had
-        self._patience_s = 0.0  # until when its messages are to be looked at, by time.monotonic()
-        # What was said of it.
-        self._saying: dict[SettledAs, PendingVerdict] = {}  # in this turn of the loop
-        self._unsent: list[PendingVerdict] = []
-        self._unanswered: set[PendingVerdict] = set()
+        self._pace = TakingPace(wanted.prefetch)
+        self._verdicts = Verdicts(link, self._enrolment, self._finish_if_done)
 
     # --- coming and going
 
     async def __aenter__(self) -> Self:
         """The group is there, and this is a consumer of it. Raises StoreRefused, TimedOut."""
-        self._is_entered = True
+        self._closer = Closer.BLOCK
         self._begin()
         try:
             async with asyncio.timeout(self._link.requests.rules.timeout_s):
@@ -125,11 +126,11 @@ class Subscription:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Give back what is in hand, and wait until what was said is answered (for the client's `timeout_s`)."""
+        """Give back the messages in hand, and wait for the answers to all verdicts (for the client's `timeout_s`)."""
         self.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._link.requests.rules.timeout_s):
-                await self._drained.wait()
+                await self._verdicts.drained.wait()
 
     def _begin(self) -> None:
         if self._is_begun or self._stage is Stage.CLOSED:
@@ -161,8 +162,8 @@ class Subscription:
         self._take_no_more()
         if not self._is_begun:
             self._opened.set()
-            self._drained.set()
-        self._send()
+            self._verdicts.drained.set()
+        self._verdicts.send()
 
     def stop(self) -> None:
         """Loops over it end, once what is being worked on is done; from any thread or a signal's handler."""
@@ -180,7 +181,7 @@ class Subscription:
         self._came.set()
 
     def _give_back(self) -> None:
-        """What nobody has looked at goes to others; that it was handed out to this consumer does not count."""
+        """Give messages that the program has not taken to other consumers. This delivery of them does not count."""
         with suppress(IndexError):
             while True:
                 self._rest.popleft()._say(GIVE_BACK)
@@ -188,8 +189,7 @@ class Subscription:
             self._say_of_all(batch.hands, GIVE_BACK)
         self._buffer.clear()
         self._buffered = 0
-        self._ahead = 0
-        self._taken = None
+        self._pace.reset()
 
     # --- taking
 
@@ -220,11 +220,11 @@ class Subscription:
 
     def _in_time(self) -> Iterator[Delivery]:
         """The rest of the batch, but no more of it once that takes too long."""
-        take = self._rest.popleft
+        take, pace = self._rest.popleft, self._pace
         with suppress(IndexError):
             while True:
                 yield take()
-                if monotonic() > self._patience_s or self._is_away:
+                if monotonic() > pace.patience_s or self._is_away:
                     return
 
     async def batches(self) -> AsyncGenerator[Deliveries, None]:
@@ -236,13 +236,13 @@ class Subscription:
             self._leave()
 
     def _leave(self) -> None:
-        if not self._is_entered:
+        if self._closer is Closer.LOOP:
             self.close()
 
     async def _next(self) -> Deliveries | None:
         """The next batch; None once it is closed. Raises a ClientError."""
-        self._measure()
-        await asyncio.sleep(0)  # what was said goes out, what came comes in
+        self._pace.measure()
+        await asyncio.sleep(0)  # verdicts go out, messages come in
         try:
             while True:
                 if self._error is not None:
@@ -261,21 +261,13 @@ class Subscription:
         finally:
             self._is_waiting = False
 
-    def _measure(self) -> None:
-        """How many messages get done in AHEAD_S, from how long the last ones took."""
-        if self._taken is not None:
-            taken_s, number = self._taken
-            self._taken = None
-            each_s = max(monotonic() - taken_s, 1e-6) / number
-            self._ahead = min(int(AHEAD_S / each_s), MOST_GROWTH * max(1, self._ahead), self._wanted.prefetch)
-
     @property
     def _is_away(self) -> bool:
-        """Whether the store may be another process by now, which deals out anew what is here and not acked.
+        """Whether the store may be another process by now, which hands the messages here that are not acked out again.
 
-        Nobody is to work on that before it is known: another consumer may be done with it.
+        The program gets none of them before that is known: another consumer may have finished them.
         """
-        return self._ref is None or self._link.requests.welcome is None
+        return self._enrolment.state is AtStore.ABSENT or self._link.requests.welcome is None
 
     def _take(self) -> Deliveries | None:
         if self._is_away:
@@ -286,8 +278,7 @@ class Subscription:
             self._buffered -= len(batch)
             until_s = min(hand.until_s for hand in batch.hands)
             if now_s < until_s:
-                self._taken = now_s, len(batch)
-                self._patience_s = min(now_s + PATIENCE_S, until_s)
+                self._pace.took(len(batch), now_s, until_s)
                 return batch
             self._say_of_all(batch.hands, GIVE_BACK)  # it waited here for too long
         return None
@@ -297,7 +288,7 @@ class Subscription:
     def _open(self) -> None:
         """Become a consumer of the group, also on a new connection."""
         requests = self._link.requests
-        self._ref = None
+        self._enrolment.lost()
         if requests.welcome is None:
             return
         welcome, wanted = requests.welcome, self._wanted
@@ -321,17 +312,16 @@ class Subscription:
 
     def _opened_at(self, opened: wire.GroupOpened, resumed: str) -> None:
         """`resumed`: the name of the store if it still knows this client as a consumer."""
-        self._ref = opened.ref
+        self._enrolment.opened(opened.ref)
         self._invisible_s = opened.settings.invisible_ms / 1000
         if self._store_name not in ("", resumed):
-            self._give_back()  # it may be others' by now
+            self._give_back()  # they may be other consumers' by now
         self._opened.set()
         self._came.set()
         self._pop()
-        self._send()
+        self._verdicts.send()
 
     def reconnected(self) -> None:
-        self._is_popping = False
         self._open()
 
     def fail(self, error: Exception) -> None:
@@ -342,12 +332,8 @@ class Subscription:
         if self._stage is not Stage.CLOSED:
             self._enter(Stage.CLOSED)
         self._link.readings.discard(self)
-        for said in (*self._saying.values(), *self._unsent, *self._unanswered):
-            said.answered((), error)
-        self._saying.clear()
-        self._unsent.clear()
-        self._unanswered.clear()
-        for event in (self._opened, self._came, self._drained):
+        self._verdicts.fail(error)
+        for event in (self._opened, self._came):
             event.set()
 
     def grew(self, refs: set[int]) -> None:
@@ -355,36 +341,34 @@ class Subscription:
 
     def tick(self) -> None:
         now_s = monotonic()
-        for said in (*self._unsent, *self._unanswered):
-            if said.deadline_s <= now_s:
-                away = "it is connected, and does not answer" if self._ref is not None else self._link.requests.away
-                said.gave_up(TimedOut(f"no answer from the store ({away}); the message may come again"))
-        if self._taken is not None and now_s > self._patience_s and (self._rest or self._buffer):
+        self._verdicts.tick(now_s)
+        if self._pace.is_overdue(now_s) and (self._rest or self._buffer):
             self._give_back()
         if self._is_waiting and self._unsettled >= self._wanted.prefetch:
             for hand in [hand for hand in self._hands if hand.until_s <= now_s]:
-                self._forget(hand)  # nobody will say anything of it
+                self._forget(hand)  # no verdict on it will come
             self._pop()
 
     # --- asking for messages
 
     def _pop(self) -> None:
         """Ask for messages, if more are wanted."""
-        if self._ref is None or self._is_away or self._is_popping or self._is_over:
+        ref = self._enrolment.ref
+        if ref is None or self._is_away or self._enrolment.state is AtStore.ASKED or self._is_over:
             return
         room = self._wanted.prefetch - self._unsettled
-        wanted = min(max(self._ahead, int(self._is_waiting)) - self._buffered, room, MOST_PER_ANSWER)
-        if wanted < 1 or (not self._is_waiting and 2 * self._buffered > self._ahead):
+        wanted = min(max(self._pace.ahead, int(self._is_waiting)) - self._buffered, room, MOST_PER_ANSWER)
+        if wanted < 1 or (not self._is_waiting and 2 * self._buffered > self._pace.ahead):
             return
-        self._is_popping = True
-        pop = wire.Pop(self._ref, wanted, ANSWER_BYTES, 0, WAIT_MS)
+        self._enrolment.asked()
+        pop = wire.Pop(ref, wanted, ANSWER_BYTES, 0, WAIT_MS)
         self._link.requests.ask_once(pop, self._popped)
 
     def _popped(self, outcome: Outcome, frame: Frame) -> None:
-        self._is_popping = False
         if isinstance(outcome, ConnectionLost):
-            self._ref = None
+            self._enrolment.lost()
             return
+        self._enrolment.answered()
         if not isinstance(outcome, wire.Popped):
             self.fail(outcome if isinstance(outcome, Exception) else ClientError(f"{outcome} to a Pop"))
             return
@@ -394,18 +378,18 @@ class Subscription:
             batch = Deliveries(frame.records, hands, self._has_offsets, self._link.place, self._say_of_all)
             self._hands.update(dict.fromkeys(hands))
             self._unsettled += len(batch)
-            if self._is_over or not (self._ahead or self._is_waiting):
-                self._say_of_all(hands, GIVE_BACK)  # nobody wants them any more
+            if self._is_over or not (self._pace.ahead or self._is_waiting):
+                self._say_of_all(hands, GIVE_BACK)  # the program wants no more
                 return
             self._buffer.append(batch)
             self._buffered += len(batch)
             self._came.set()
         self._pop()
 
-    # --- saying what became of them
+    # --- verdicts
 
     def _say(self, hand: Hand, verdict: SettledAs, places: Sequence[Place]) -> Answer:
-        """What was said of some messages of a hand."""
+        """Take the verdict on some messages of a hand."""
         if verdict.invisible_ms is not None:
             hand.until_s = max(hand.until_s, monotonic() + verdict.invisible_ms / 1000)
         elif hand in self._hands:
@@ -414,7 +398,7 @@ class Subscription:
                 del self._hands[hand]
             if self._is_waiting:
                 self._pop()
-        return self._added(verdict, places)
+        return self._verdicts.add(verdict, places)
 
     def _say_of_all(self, hands: list[Hand], verdict: SettledAs) -> Answer:
         places: list[Place] = []
@@ -422,61 +406,17 @@ class Subscription:
             rest = hand.settle_rest(verdict)
             self._say(hand, verdict, rest)
             places += rest
-        return self._added(verdict, places, is_known=True)
-
-    def _added(self, verdict: SettledAs, places: Sequence[Place], is_known: bool = False) -> Answer:
-        """To be said at the end of this turn of the loop, unless it is `is_known` already."""
-        said = self._saying.get(verdict)
-        if said is None:
-            said = PendingVerdict(verdict, monotonic() + self._link.requests.rules.timeout_s)
-            is_late = self._drained.is_set() or (verdict.invisible_ms is not None and self._ref is None)
-            if is_late or not places:
-                said.answered([wire.Receipt(*place) for place in places])
-                return Answer(said, places)
-            if not self._saying:
-                self._loop.call_soon(self._send)
-            self._saying[verdict] = said
-        if not is_known:
-            for place in places:
-                said.add(*place)
-        return Answer(said, places)
+        return self._verdicts.add(verdict, places, is_known=True)
 
     def _forget(self, hand: Hand) -> None:
         del self._hands[hand]
         self._unsettled -= hand.left
 
-    def _send(self) -> None:
-        """Send what was said, if there is a connection; and that this was all, if it was."""
-        self._unsent += self._saying.values()
-        self._saying.clear()
-        if self._ref is not None and self._link.requests.welcome is not None:
-            unsent, self._unsent = self._unsent, []
-            for said in unsent:
-                self._ask(said, self._ref)
-        self._finish_if_done()
-
-    def _ask(self, said: PendingVerdict, ref: int) -> None:
-        def answered(outcome: Outcome, _: Frame) -> None:
-            self._unanswered.discard(said)
-            if isinstance(outcome, ConnectionLost):
-                self._ref = None
-                self._unsent.append(said)
-                return
-            if isinstance(outcome, wire.Settled):
-                said.answered(outcome.stale)
-            else:
-                error = outcome if isinstance(outcome, Exception) else ClientError(f"{outcome} to an Ack")
-                said.answered((), error)
-            self._finish_if_done()
-
-        self._unanswered.add(said)
-        self._link.requests.ask_once(said.verdict.request(ref, said.places), answered)
-
     def _finish_if_done(self) -> None:
-        if self._stage is not Stage.CLOSED or self._saying or self._unsent or self._unanswered:
+        if self._stage is not Stage.CLOSED or self._verdicts:
             return
-        self._drained.set()
-        if self._ref is not None:
-            self._link.requests.tell_first(wire.GroupClose(self._ref))
+        self._verdicts.drained.set()
+        if self._enrolment.ref is not None:
+            self._link.requests.tell_first(wire.GroupClose(self._enrolment.ref))
             self._link.readings.discard(self)
-            self._ref = None
+            self._enrolment.lost()

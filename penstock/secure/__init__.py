@@ -1,1 +1,1 @@
-"""What `penstock init --secure` makes: certificates, settings and rules for devices that are not to be trusted."""
+"""The files of `penstock init --secure`: certificates, settings and rules for devices that are not trusted."""

@@ -54,7 +54,7 @@ class AccessLoader:
         self._watched = WatchedFiles((*secrets, settings.permissions_file, settings.jwt_keys_file))
         self._files = read_files(settings)
         self._access: Access | None = None
-        self.audit = Audit()  # replaced by the process's audit log once that is open
+        self._audit = Audit()  # start() has the process's
         self._workers: Workers
         self._token_keys: Callable[[], frozenset[bytes]] = frozenset
         self._attempts: Attempts
@@ -79,8 +79,9 @@ class AccessLoader:
         if self._asks_http:
             from gateway.auth import hook, http, tokens  # noqa: F401
 
-    def start(self, closing: AsyncExitStack) -> Access | None:
-        """Build the Access; call it in the loop. None: clients may do everything."""
+    def start(self, closing: AsyncExitStack, audit: Audit) -> Access | None:
+        """Build the Access; call it in the loop. From now on reloads are audited. None: clients may do everything."""
+        self._audit = audit
         loop = asyncio.get_running_loop()
         settings = self._settings
         if not is_auth_configured(settings) and not are_permissions_configured(settings):
@@ -232,7 +233,7 @@ class AccessLoader:
                 new = await _in_thread(read_files, self._settings, True)
             except PenstockError as error:
                 log.error("not reloaded, the old ones stay in force: %s", error)
-                self.audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
+                self._audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
                 continue
             if not self._watched.are_as_noted():
                 log.warning("not reloaded, the old ones stay in force: a file was written to while it was read")
@@ -252,7 +253,7 @@ class AccessLoader:
             self._say_what_is_unbound()
             self._tell()
         log.info("reloaded: authentication and permissions")
-        self.audit.note(AuditEvent.RELOADED, reason="authentication and permissions")
+        self._audit.note(AuditEvent.RELOADED, reason="authentication and permissions")
 
 
 async def _in_thread(work: Callable[..., T], *arguments: object) -> T:

@@ -42,11 +42,15 @@ class ClientTls:
         self._reading: asyncio.Task[None] | None = None
         self._again = False
         self._is_late = False  # an expired CRL has been reported
-        self.audit = Audit()  # replaced by the process's audit log once that is open
+        self._audit = Audit()  # start() has the process's
 
     @property
     def is_set(self) -> bool:
         return self._current is not None
+
+    def start(self, audit: Audit) -> None:
+        """From now on reloads are audited."""
+        self._audit = audit
 
     def context(self) -> ssl.SSLContext:
         assert self._current is not None
@@ -78,11 +82,11 @@ class ClientTls:
                 new = await asyncio.get_running_loop().run_in_executor(None, tls_for_clients, self._settings)
             except PenstockError as error:
                 log.error("certificates not reloaded, the old ones stay in force: %s", error)
-                self.audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
+                self._audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
                 continue
             self._use(new)
             log.info("certificates reloaded: %s", ", ".join(map(str, self._files.files)))
-            self.audit.note(AuditEvent.RELOADED, reason="certificates")
+            self._audit.note(AuditEvent.RELOADED, reason="certificates")
         self._reading = None
 
     def _use(self, new: ClientContext | None) -> None:
@@ -120,12 +124,16 @@ class TlsFiles:
         """`load` makes the context from the files. Raises the PenstockError of `load`."""
         self._load = load
         self._files = WatchedFiles(files)
-        self.audit = Audit()  # replaced by the process's audit log once that is open
+        self._audit = Audit()  # start() has the process's
         self._context = load()
 
     @property
     def is_set(self) -> bool:
         return self._context is not None
+
+    def start(self, audit: Audit) -> None:
+        """From now on reloads are audited."""
+        self._audit = audit
 
     def context(self) -> ssl.SSLContext:
         assert self._context is not None
@@ -145,10 +153,10 @@ class TlsFiles:
             self._context = self._load()
         except PenstockError as error:
             log.error("certificates not reloaded, the old ones stay in force: %s", error)
-            self.audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
+            self._audit.note(AuditEvent.RELOAD_FAILED, reason=str(error))
         else:
             log.info("certificates reloaded: %s", ", ".join(map(str, self._files.files)))
-            self.audit.note(AuditEvent.RELOADED, reason="certificates")
+            self._audit.note(AuditEvent.RELOADED, reason="certificates")
 
 
 class WireTls(TlsFiles):

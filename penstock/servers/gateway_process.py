@@ -77,9 +77,10 @@ async def _serve(
             return
         supervised = os.environ.get(SUPERVISED, "")
         audit, reopen_audit = open_audit(settings, closing, supervised, has_data_folder=bool(supervised))
-        judging.audit = client_tls.audit = tls.audit = audit
+        for each in (client_tls, tls):
+            each.start(audit)
         heed_hangup(judging.reload, client_tls.reload, tls.reload, reopen_audit)
-        broker = serving = Broker(store, settings.gateway, loop, judging.start(closing), settings.quota, audit)
+        broker = serving = Broker(store, settings.gateway, loop, judging.start(closing, audit), settings.quota, audit)
         closing.callback(serving.close)
         judging.on_reload(serving.judge_again)
         client_tls.judges(serving.certified)

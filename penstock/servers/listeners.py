@@ -109,7 +109,7 @@ class Listeners:
             listener = Listener(self._broker, ListenAddress.parse(url), context, in_turn, clients)
             await listener.open()
             self._open.append(listener)
-        self._broker.listening = True
+        self._broker.listening()
 
     def say_ready(self, **where: object) -> None:
         """Print the lines that scripts wait for; `where` names the store behind the gateway."""

@@ -19,7 +19,7 @@ from penstock.servers.client_tls import ClientTls
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.servers.process import DRAIN_S, Stop, heed_hangup, listen_to_operators, run, tune_garbage_collection
 from penstock.servers.starting import Starting
-from penstock.servers.user_limits import limit_users
+from penstock.servers.user_limits import quotas_of
 from store.version import VERSION
 
 log = logging.getLogger("penstock")
@@ -57,17 +57,15 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
         store = messages = MessageStore(settings.store, on_safe, starting.replayed)
         closing.callback(messages.close)
         audit, reopen_audit = open_audit(settings, closing)
-        judging.audit = tls.audit = audit
+        tls.start(audit)
         heed_hangup(judging.reload, tls.reload, reopen_audit)
-        hub = Hub(messages)
-        limit_users(hub, settings.quota)
-        hub.bans.audit = audit
-        access, store_here = judging.start(closing), LocalStore.join(hub, "gateway")
+        hub = Hub(messages, quotas=quotas_of(settings.quota), audit=audit)
+        access, store_here = judging.start(closing, audit), LocalStore.join(hub, "gateway")
         broker = serving = Broker(store_here, settings.gateway, loop, access, settings.quota, audit)
         closing.callback(serving.close)
         judging.on_reload(serving.judge_again)
         tls.judges(serving.certified)
-        hub.claims.presence_of = serving.registry.presence
+        hub.claims.ask_presence_of(serving.registry.presence)
         operators = StoreServer(hub, settings.wire, {}, audit, only_operators=True)
         closing.push_async_callback(operators.close, DRAIN_S)
         await listen_to_operators(operators, settings.store.data)

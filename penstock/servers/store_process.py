@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gateway.auth.left_by import LeftJudge
 from lightqueue.message_store import MessageStore
-from notify.events.lookup import Broadcast
+from notify.events.lookup import Broadcast, Lookup
 from notify.events.redis_lookup import RedisTable
 from notify.links.address import StoreAddress, is_loopback
 from notify.local.hub import Hub
@@ -36,7 +36,7 @@ from penstock.servers.process import (
 )
 from penstock.servers.starting import Starting
 from penstock.servers.store_users import StoreUsers
-from penstock.servers.user_limits import limit_users
+from penstock.servers.user_limits import quotas_of
 from store.version import VERSION
 
 if TYPE_CHECKING:
@@ -81,22 +81,20 @@ async def _serve(
         messages = MessageStore(settings.store, on_safe, starting.replayed)
         closing.callback(messages.close)
         audit, reopen_audit = open_audit(settings, closing)
-        judging.audit = audit
         reloads = [judging.reload, reopen_audit]
         if tls is not None:
-            tls.audit = audit
+            tls.start(audit)
             reloads.append(tls.reload)
         heed_hangup(*reloads)
-        hub = Hub(messages, waits_for_peers=True)
-        limit_users(hub, settings.quota)
-        hub.bans.audit = audit
+        lookup: Lookup | None = None
         if settings.notify.events == "broadcast":
-            hub.lookup = Broadcast()
+            lookup = Broadcast()
         elif settings.notify.redis_url:
-            redis = RedisTable(settings.notify.redis_url, hub.gateways.__contains__)
+            redis = RedisTable(settings.notify.redis_url, lambda name: name in hub.gateways)
             closing.push_async_callback(redis.close)
             redis.start()
-            hub.lookup = redis.table
+            lookup = redis.table
+        hub = Hub(messages, True, quotas_of(settings.quota), audit, lookup)
         of_namespaces = tokens_of_namespaces(settings.wire)
         server = serving = StoreServer(hub, settings.wire, tokens, audit, of_namespaces=of_namespaces)
         _judge_clients(serving, judging, of_namespaces, closing)
@@ -129,12 +127,11 @@ def _judge_clients(
     server: StoreServer, judging: AccessLoader, of_namespaces: Mapping[str, str], closing: AsyncExitStack
 ) -> None:
     """Apply the rules of [auth] to the store's clients as well."""
-    access = judging.start(closing)
+    access = judging.start(closing, server.audit)
     if access is None:
         return
     users = StoreUsers(access, of_namespaces)
-    server.judge = users
-    server.hub.judges.of_clients = LeftJudge(access, server.events, server.audit, Counter()).judge
+    server.judge_by(users, LeftJudge(access, server.events, server.audit, Counter()).judge)
 
     def again() -> None:
         users.replaced()

@@ -1,14 +1,11 @@
-"""Passes the quotas by user and by namespace from the settings to the objects that enforce them in a store."""
+"""The quotas by user and by namespace that a store enforces, from the settings."""
 
 from gateway.access.quota_settings import QuotaSettings
-from notify.local.hub import Hub
-from notify.local.user_quotas import UserLimits
+from notify.local.user_quotas import QuotaLimits, UserLimits
 
 
-def limit_users(hub: Hub, quota: QuotaSettings) -> None:
-    """Set the quotas of a store's users. Call it before any of the quotas is checked."""
-    hub.consumers.most_of_user = quota.user_groups
-    hub.consumers.most_in_namespace = quota.namespace_groups
-    hub.consumers.bounds_default = hub.quotas.bounds_default = quota.bound_default_namespace
-    hub.quotas.limits = UserLimits(*(getattr(quota, f"user_{name}") for name in UserLimits._fields))
-    hub.quotas.namespace_limits = UserLimits(*(getattr(quota, f"namespace_{name}") for name in UserLimits._fields))
+def quotas_of(quota: QuotaSettings) -> QuotaLimits:
+    """The quotas of a store's users and namespaces."""
+    user = UserLimits(*(getattr(quota, f"user_{name}") for name in UserLimits._fields))
+    namespace = UserLimits(*(getattr(quota, f"namespace_{name}") for name in UserLimits._fields))
+    return QuotaLimits(user, namespace, quota.user_groups, quota.namespace_groups, quota.bound_default_namespace)

@@ -15,14 +15,16 @@ links made while the manifest stays the same are a complete index, with perhaps 
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from store.errors import IndexDamaged, IndexFailed, NotRebuildable
 from store.files.folder import DataFolder
 from store.files.segment import sync_folder
 from store.log.commitlog import CommitLog
-from store.log.index import DAMAGED, FORMAT, IDENTITY_KEY, Index
+from store.log.index import DAMAGED, FORMAT, IDENTITY_KEY, Index, IndexedLog
 
 log = logging.getLogger("penstock.store")
 
@@ -101,22 +103,19 @@ def open_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int, dis
     NotRebuildable if the records before the log's beginning would be missing and `store.on_damage` is `refuse`.
     """
     _settle(folder)
-    index = _found_index(folder, log_, write_buffer_bytes, distrusted)
-    index.put_aside_from = log_.put_aside_from
-    index.marks = log_.marks
-    index.identity = log_.identity
-    return index
+    of = IndexedLog(log_.put_aside_from, log_.identity, log_.marks)
+    return _found_index(folder, log_, partial(Index, write_buffer_bytes=write_buffer_bytes, of=of), distrusted)
 
 
-def _found_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int, distrusted: int) -> Index:
-    found = DAMAGED_INDEX if distrusted else _usable(folder.index, log_, write_buffer_bytes)
+def _found_index(folder: DataFolder, log_: CommitLog, open_: Callable[[Path], Index], distrusted: int) -> Index:
+    found = DAMAGED_INDEX if distrusted else _usable(folder.index, log_, open_)
     if isinstance(found, Index):
         return found
     faults = [found]
     if log_.base and folder.checkpoint.exists() and distrusted < 2:
         log.warning("%s: is rebuilt from %s", folder.index, folder.checkpoint)
         _restore(folder)
-        found = _usable(folder.index, log_, write_buffer_bytes)
+        found = _usable(folder.index, log_, open_)
         if isinstance(found, Index):
             return found
         faults.append(found)
@@ -129,7 +128,7 @@ def _found_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int, d
             *(folder.index, folder.checkpoint, log_.first),
         )
     shutil.rmtree(folder.index, ignore_errors=True)
-    return Index(folder.index, write_buffer_bytes)
+    return open_(folder.index)
 
 
 def _settle(folder: DataFolder) -> None:
@@ -140,15 +139,15 @@ def _settle(folder: DataFolder) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _usable(path: Path, log_: CommitLog, write_buffer_bytes: int) -> Index | str:
+def _usable(path: Path, log_: CommitLog, open_: Callable[[Path], Index]) -> Index | str:
     """The index in a folder if it can be brought up to date with this log, else the reason why not."""
     if not path.exists():
-        return Index(path, write_buffer_bytes) if log_.base == 0 else DAMAGED_INDEX
+        return open_(path) if log_.base == 0 else DAMAGED_INDEX
     if (path / DAMAGED).exists():
         log.warning("%s: was found damaged; it is rebuilt", path)
         return DAMAGED_INDEX
     try:
-        index = Index(path, write_buffer_bytes)
+        index = open_(path)
     except IndexDamaged as error:
         log.warning("%s: does not open, and is rebuilt (%s)", path, error.__cause__)
         return DAMAGED_INDEX

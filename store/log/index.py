@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from rocksdict import (
     AccessType,
@@ -47,20 +48,31 @@ LEVEL_0_FILES = 8
 LEVEL_1_BYTES = 1 << 30
 
 
+class IndexedLog(NamedTuple):
+    """The log that an index belongs to, as each write of the index notes it."""
+
+    put_aside_from: int = 0  # see Index.fits()
+    identity: bytes = b""  # empty: not known
+    marks: Marks | None = None  # the index has a copy of them
+
+
+NO_LOG = IndexedLog()
+
+
 class Index:
     """A RocksDB folder. Reads see all writes, flushed or not; a crash takes the index back to an earlier batch.
 
     Raises IndexFailed for any error of RocksDB; IndexDamaged if the error means damage.
     """
 
-    def __init__(self, folder: Path, write_buffer_bytes: int, is_copy: bool = False) -> None:
-        """Open a folder. `is_copy`: its files are links to those of an index in use, which may delete them."""
+    def __init__(self, folder: Path, write_buffer_bytes: int, of: IndexedLog = NO_LOG, is_copy: bool = False) -> None:
+        """Open a folder. `of`: its log, where it is written. `is_copy`: its files are links to those of an index in
+        use, which may delete them.
+        """
         self.folder = folder
         self.writes = 0
         self.is_damaged = False
-        self.put_aside_from = 0  # of the log that this index belongs to: see fits()
-        self.marks: Marks | None = None  # of that log; a copy is kept in the index
-        self.identity = b""  # of that log, where it is known
+        self._log = of
         self._batch = WriteBatch(raw_mode=True)
         options = _options(write_buffer_bytes)
         if is_copy:
@@ -179,11 +191,12 @@ class Index:
         batch.put(APPLIED_KEY, applied_offset.to_bytes(8, "big"))
         batch.put(STATE_KEY, state_offset.to_bytes(8, "big"))
         batch.put(FORMAT_KEY, FORMAT.to_bytes(8, "big"))
-        batch.put(PUT_ASIDE_KEY, self.put_aside_from.to_bytes(8, "big"))
-        if self.identity:
-            batch.put(IDENTITY_KEY, self.identity)
-        if self.marks is not None:
-            batch.put(MARKS_KEY, encode_remembered(self.marks.slot))
+        of = self._log
+        batch.put(PUT_ASIDE_KEY, of.put_aside_from.to_bytes(8, "big"))
+        if of.identity:
+            batch.put(IDENTITY_KEY, of.identity)
+        if of.marks is not None:
+            batch.put(MARKS_KEY, encode_remembered(of.marks.slot))
         with self._failing():
             self._db.write(batch, self._waiting if may_wait else self._at_once)
         self.writes += 1

@@ -18,7 +18,7 @@ from store.errors import BackupUnusable, FolderUnusable, IndexFailed
 from store.files.folder import CHECKPOINT, LOG
 from store.files.marks import Marks
 from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, read_header, segment_header, sync_folder
-from store.log.index import FORMAT, Index
+from store.log.index import FORMAT, Index, IndexedLog
 from store.mending.backup import BackupManifest, Kept, read_manifest
 from store.mending.foresight import Progress, headers, silent
 from store.records._records import crc32c
@@ -161,14 +161,13 @@ def _restore_checkpoint(target: Path, new: Path, manifest: BackupManifest, cut: 
     folder = new / CHECKPOINT
     shutil.copytree(target / manifest.checkpoint, folder)
     try:
-        index = Index(folder, StoreSettings().index_write_buffer_bytes)
+        index = Index(folder, StoreSettings().index_write_buffer_bytes, IndexedLog(identity=identity))
         try:
             if index.format != FORMAT:
                 raise BackupUnusable(target, f"its index has format {index.format}, and this version needs {FORMAT}")
             if index.state_offset > cut:
                 reason = f"its log begins at {manifest.base}, and log_offset {index.state_offset} is the earliest point"
                 raise BackupUnusable(target, reason)
-            index.identity = identity
             index.write(index.applied_offset, index.state_offset)
             index.flush()
         finally:

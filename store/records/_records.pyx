@@ -397,7 +397,7 @@ cdef class LogMemory:
         if low:
             mapping = &self.mappings[low - 1]
             found = mapping.data + (log_offset - mapping.base)
-            # What lies on a disk may have changed since it was written.
+            # Bytes on a disk may have changed since they were written.
             if (log_offset < mapping.end and is_record(found, mapping.end - log_offset, log_offset)
                     and fault(found, mapping.end - log_offset, log_offset) == NULL):
                 self.mapped_bytes_read += (<const RecordHeader *>found).length

@@ -1,4 +1,4 @@
-"""What is to happen at a later time: one heap, looked at several times a second."""
+"""Callbacks at a later time: one heap, looked at several times a second."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Delayed:
         # By key: where the message lies (None: it is not pending any more), and the log_offset that says so.
         self._fresh: OrderedDict[bytes, tuple[int | None, int]] = OrderedDict()
         self._heap: list[bytes] = []  # keys that are pending in _fresh, and some that are not any more
-        # What is pending in the index before this key is in _fresh as well. (Deleted keys are slow to step over.)
+        # Messages pending in the index before this key are in _fresh as well. (Deleted keys are slow to step over.)
         self._floor = KEY_PREFIX
         self._aside: set[bytes] = set()  # due, but not to be found by due()
         count = index.get(COUNT_KEY)

@@ -1,4 +1,4 @@
-"""What a consumer group is made of: leases on messages, what each consumer has, and how far each partition is read."""
+"""The parts of a consumer group: leases on messages, what each consumer has, and how far each partition is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Lease:
 
 
 class Assignment:
-    """What one consumer has: its leases, and its partitions."""
+    """The leases and partitions of one consumer."""
 
     def __init__(self) -> None:
         self.leases: dict[Lease, None] = {}

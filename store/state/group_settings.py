@@ -1,4 +1,4 @@
-"""What can be chosen for a consumer group. It stands in the log and goes over the wire."""
+"""The settings of a consumer group. They are in the log and on the wire."""
 
 from enum import StrEnum
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What the log says of consumer groups: a projection of it. Who deals messages out begins with this (store.groups)."""
+"""The state of consumer groups as the log has it: a projection. store/state/groups.py begins with it."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Group:
     # --- handing out
 
     def available(self, key: ConsumerKey, most: int) -> list[PartitionOffset]:
-        """What a consumer may be given now, in order: what was in vain so far, then what is parked."""
+        """The messages that a consumer may get now, in order: those that failed before, then those that are parked."""
         if self._is_ordered:
             return list(islice(self._first_of(self.consumers[key].partitions), most))
         places: list[PartitionOffset] = []
@@ -338,7 +338,7 @@ class Group:
         self._hold(Lease([place[1]], place[0], 0, 0, 0), why)
 
     def run(self, now_ms: int) -> None:
-        """What was handed out long enough ago, or waited long enough, may be handed out again."""
+        """Messages whose lease or retry delay has ended may be handed out again."""
         self._deadlines.run(now_ms)
 
     def buried(self, offsets: Iterable[int]) -> None:
@@ -408,7 +408,7 @@ class Group:
         return len(self._dirty)
 
     def held_and_done(self, logged: Mapping[int, Entry]) -> tuple[list[HeldRange], list[int]]:
-        """What the log does not say: what is held now, and what is done with of that which it says is held."""
+        """Changes that the log does not have: messages held now, and those of its held messages that are done with."""
         held: dict[Lease, list[int]] = {}
         done: list[int] = []
         for offset in sorted(self._dirty):

@@ -44,7 +44,9 @@ class SessionState(msgspec.Struct):
     holder: str = ""  # the peer that has the connection, or had it last; see SessionOpened
     shared: bytes = b""  # what was in flight then and went back to groups; see SessionClosed
     user: str | None = None  # who owns it; empty: an anonymous client, None: not known (a session of an older log)
-    gap: int = 0  # log_offset of lost records that may have been its, of which its client is to be told; see renewed()
+    gap: int = (
+        0  # log_offset of lost records that may have been its, of which its client is not told yet; see renewed()
+    )
     will_grace_s: int = 0  # that the will waits at least for the client to come back; see SessionClosed
 
     def held_filters(self) -> list[str]:
@@ -97,7 +99,7 @@ def is_held(subscription: SubscriptionState) -> bool:
 
 class Sessions:
     """Owner of all SessionState. `hold` and `release` are told which filters' messages have to be kept; from which
-    log_offset on, if nobody did so far.
+    log_offset on, if no session held them so far.
     """
 
     def __init__(self, index: Index, hold: Callable[[str, int], None], release: Callable[[str], None]) -> None:
@@ -218,7 +220,7 @@ class Sessions:
                     self._end(session.client_id)
 
     def _found(self, change: Change, log_offset: int) -> SessionState | None:
-        """A session whose opening may be lost, if it is to be given something."""
+        """A session whose opening may be lost, if a record gives it something."""
         match change:
             case changes.Subscribed(client_id=client_id):
                 pass
@@ -286,7 +288,7 @@ class Sessions:
             self._release_all(session)
 
     def _change_expiry(self, session: SessionState, expiry_s: int, log_offset: int) -> None:
-        """What is held changes only with whether the session outlives its connection: there may be 10,000 filters."""
+        """Held filters change only with whether the session outlives its connection: there may be 10,000 filters."""
         if session.session_expiry_interval and not expiry_s:
             self._release_all(session)
         is_held_now = not session.session_expiry_interval and expiry_s > 0

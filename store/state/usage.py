@@ -24,7 +24,7 @@ BACKLOG_SHARE = 128  # one part in this many of what is not in the index goes as
 
 
 class Counted(IntFlag):
-    """What is counted by user. The first three are bits of the attribute COUNTED as well."""
+    """The kinds of items that are counted by user. The first three are bits of the attribute COUNTED as well."""
 
     TOPIC = 1
     RETAINED = 2
@@ -89,7 +89,7 @@ class Usage:
         return self._used.get(bytes((counted,)) + user.encode(), UNUSED)
 
     def used_in(self, counted: Counted, namespace: str) -> Used:
-        """What all who are of a namespace have."""
+        """The items of all users of a namespace."""
         return self._of_namespaces.get((counted, namespace), UNUSED)
 
     def owner(self, counted: Counted, item: bytes) -> Owner | None:

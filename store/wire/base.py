@@ -1,4 +1,4 @@
-"""What all messages of the wire have in common: their base, and the types of their fields."""
+"""The common part of all messages on the wire: their base, and the types of their fields."""
 
 from typing import Annotated
 

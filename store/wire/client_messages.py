@@ -1,4 +1,4 @@
-"""What clients ask a store for, and no gateway, and its answers; as store.wire.messages."""
+"""Requests of clients, and of no gateway, to a store, and its answers; as store.wire.messages."""
 
 from enum import IntEnum
 from typing import Annotated
@@ -47,7 +47,7 @@ class Scan(WireMessage, frozen=True):
 
 
 class Scanned(WireMessage, frozen=True):
-    """`count` messages follow; the next is to be looked for from log_offset `next` on.
+    """`count` messages follow; look for the next from log_offset `next` on.
 
     `queue_offset`: of the first, if the filter is a topic and there was no tag; else -1. Nothing is left where `next`
     is at or behind `stop`, or behind the log's end `log_end`.
@@ -104,7 +104,7 @@ class Find(WireMessage, frozen=True):
 
 
 class Found(WireMessage, frozen=True):
-    """`count` messages follow, newest first; more are to be looked for before log_offset `before` (0: that was all)."""
+    """`count` messages follow, newest first; look for more before log_offset `before` (0: that was all)."""
 
     before: LogOffset
     count: Count

@@ -1,4 +1,4 @@
-"""What clients and operators ask a store about messages that are delayed."""
+"""Requests of clients and operators about delayed messages."""
 
 from typing import Annotated
 

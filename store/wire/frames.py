@@ -21,7 +21,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """A message, who asked (0: nobody), its records in log format (read-only), and the bytes it took on the wire."""
+    """A message, its request id (0: none), its records in log format (read-only), and the bytes it took on the wire."""
 
     message: WireMessage
     request_id: int
@@ -35,7 +35,7 @@ def encode(message: WireMessage, request_id: int = 0, records: Readable = b"") -
 
 
 def frame_head(message: WireMessage, request_id: int = 0, records_bytes: int = 0) -> bytes:
-    """A frame but for its records, of which `records_bytes` are to be sent behind it."""
+    """A frame but for its records, behind which `records_bytes` are sent."""
     kind = _BY_MESSAGE[type(message)]
     if (request_id != 0) is not kind.asked:
         raise ValueError(f"{_name(kind)} with request_id {request_id}")
@@ -53,7 +53,7 @@ Head = tuple[Kind, int, int, int, int]
 
 
 def read_head(data: bytearray | memoryview, at: int, max_frame_bytes: int, peer: Role) -> Head:
-    """What HEAD.size bytes say of the frame that begins `at` there. Raises WireError."""
+    """The sizes in the HEAD.size bytes of the frame that begins `at` there. Raises WireError."""
     length, number, request_id, body_bytes = _WORDS.unpack_from(data, at)
     if length < HEAD.size or length & 7:
         raise WireError(f"a frame cannot be {length} bytes long")
@@ -159,6 +159,6 @@ class FrameReader:
         end = min(len(chunk), at + length - len(partial))
         partial += chunk[at:end]
         if len(partial) == length:
-            self._partial = bytearray()  # that one now belongs to the frame: nobody writes to it any more
+            self._partial = bytearray()  # that one now belongs to the frame: it is not written to any more
             return end, read_frame(memoryview(partial).toreadonly(), head, self._most_items)
         return end, None

@@ -1,4 +1,4 @@
-"""What a store and its peers tell each other of consumer groups; as store.wire.messages.
+"""Messages between a store and its peers about consumer groups; as store.wire.messages.
 
 A group has a name and a topic filter. `ref` is the store's number for one of its consumers.
 """
@@ -95,9 +95,9 @@ class ChangeInvisible(WireMessage, frozen=True):
 
 
 class Reject(WireMessage, frozen=True):
-    """They are to be handed out again after `delay_ms` (nil: as the settings say); or never, if `dead` says why.
+    """Hand them out again after `delay_ms` (nil: as the settings say); or never, if `dead` says why.
 
-    `unseen`: nobody has looked at them, so this delivery does not count.
+    `unseen`: the consumer has not looked at them, so this delivery does not count.
     """
 
     ref: Ref
@@ -114,7 +114,7 @@ class Settled(WireMessage, frozen=True):
 
 
 class GroupList(WireMessage, frozen=True):
-    """What groups there are: those of this name (empty: all), without the first `skip`."""
+    """The groups that there are: those of this name (empty: all), without the first `skip`."""
 
     group: Annotated[str, Meta(max_length=255)]
     skip: Count
@@ -132,7 +132,7 @@ class ConsumerInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=T
 class GroupInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """A group: everything before `acked_offset` is done with, in a queue that ends at `next_offset`.
 
-    `lag` messages are not done with; of these `in_flight` are somebody's, `retries` wait to be handed out again.
+    `lag` messages are not done with; of these consumers have `in_flight`, and `retries` wait to be handed out again.
     `dead_letters` it had since it was made. `consumers`: how many; `some` of them, those that came first.
     """
 
@@ -157,7 +157,7 @@ class GroupsListed(WireMessage, frozen=True):
 
 
 class GroupReset(WireMessage, frozen=True):
-    """The group goes on at `to`, as `start` in GroupOpen; whoever has something has it no more."""
+    """The group goes on at `to`, as `start` in GroupOpen; the consumers' leases end."""
 
     group: GroupName
     topic_filter: TopicFilter
@@ -165,7 +165,7 @@ class GroupReset(WireMessage, frozen=True):
 
 
 class GroupDrop(WireMessage, frozen=True):
-    """The group is to be forgotten. It must have no consumers."""
+    """Forget the group. It must have no consumers."""
 
     group: GroupName
     topic_filter: TopicFilter

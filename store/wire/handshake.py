@@ -29,7 +29,7 @@ _STRANGERS = (
 
 
 class ServerHandshake:
-    """What a store does until it knows its peer. The time a peer may take is for the caller to bound."""
+    """A store's side of the handshake. The time a peer may take is for the caller to bound."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class ServerHandshake:
 
     @property
     def rest(self) -> bytes:
-        """What came behind the Hello: the first bytes for a FrameReader."""
+        """The bytes behind the Hello: the first bytes for a FrameReader."""
         return bytes(self._received)
 
     def feed(self, data: Readable) -> bytes:
-        """Take what came; what is to be sent."""
+        """Take input; returns the bytes to send."""
         received = self._received
         received += data
         if self.is_done or len(received) < len(MAGIC):
@@ -102,7 +102,7 @@ class ServerHandshake:
         return self._waiting is not None
 
     def answer(self, answer: Welcome | Refused) -> bytes:
-        """Whether a peer that was met is let in; what is to be sent."""
+        """Whether a peer that was met is let in; returns the bytes to send."""
         hello, self._waiting = self._waiting, None
         if isinstance(answer, Refused):
             self.refused = answer
@@ -124,7 +124,7 @@ class ServerHandshake:
 
 
 class ClientHandshake:
-    """What a gateway or a client does until it knows that it is welcome."""
+    """The handshake of a gateway or a client."""
 
     def __init__(self, hello: Hello) -> None:
         self._hello = hello
@@ -134,7 +134,7 @@ class ClientHandshake:
 
     @property
     def rest(self) -> bytes:
-        """What came behind the Welcome: the first bytes for a FrameReader."""
+        """The bytes behind the Welcome: the first bytes for a FrameReader."""
         return bytes(self._received)
 
     def feed(self, data: Readable) -> Welcome | None:

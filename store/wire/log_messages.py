@@ -1,4 +1,4 @@
-"""What readers of the log itself ask a store for, and its answers; as store.wire.messages.
+"""Requests of readers of the log itself, and the store's answers; as store.wire.messages.
 
 They get its bytes as they lie there, verified, and decode them on their own.
 """
@@ -92,7 +92,7 @@ class Topics(WireMessage, frozen=True):
 
 
 class TopicsFound(WireMessage, frozen=True):
-    """Some of them; the others are to be looked for `after` the topic `next` (empty: that was all).
+    """Some of them; look for the others `after` the topic `next` (empty: that was all).
 
     `looked_at`: how many topics, those included that do not match. A message of a topic that is not found stands at
     log_offset `known_until` or behind it, or is not kept any more.

@@ -1,4 +1,4 @@
-"""What a store and its peers tell each other: the bodies of frames, as msgpack arrays. docs/formats.md lists them."""
+"""Messages between a store and its peers: the bodies of frames, as msgpack arrays. docs/formats.md lists them."""
 
 from enum import StrEnum
 from typing import Annotated, NamedTuple

@@ -1,4 +1,4 @@
-"""What operators ask of a store, and what a store and its gateways tell each other of it."""
+"""Requests of operators to a store, and the messages about them between a store and its gateways."""
 
 from typing import Annotated
 

@@ -10,6 +10,6 @@ class Behind(WireMessage, frozen=True):
 
 
 class Slow(WireMessage, frozen=True):
-    """Whether publishers are to be listened to no more for now, since some gateway is behind."""
+    """Whether gateways stop reading from publishers for now, since some gateway is behind."""
 
     is_slow: bool

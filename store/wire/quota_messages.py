@@ -1,4 +1,4 @@
-"""What a gateway asks of the store on behalf of users who have quotas."""
+"""Requests of a gateway on behalf of users who have quotas."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What a store and its gateways tell each other of sessions."""
+"""Messages between a store and its gateways about sessions."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ Left = tuple[Bytes, Bytes, Name, Annotated[int, Meta(ge=0, le=2)], bool]
 
 
 class Claim(WireMessage, frozen=True):
-    """A client connected: its session is to be this gateway's. `clean_start` forgets what was there.
+    """A client connected: this gateway asks for its session. `clean_start` forgets what was there.
 
     `user` wants it; empty: an anonymous client; nil: the gateway is older than ownership and is not judged. A session
     without an owner is for a user whose permissions allow all filters (`reads_all`), or each that it holds (`reads`).
@@ -41,7 +41,7 @@ class Claimed(WireMessage, frozen=True):
 
 class ClaimRefused(WireMessage, frozen=True):
     """Another user owns the session. With `filters` it has no owner and holds these: claim again if all are allowed.
-    With `quota` it is new, and its user has as many as it may have: what is to be told."""
+    With `quota` it is new, and its user has as many as it may have: `quota` is the text for the client."""
 
     filters: Annotated[list[TopicFilter], Items]
     quota: str = ""

@@ -1,4 +1,4 @@
-"""What a batch costs in each turn on its way through gateway, store and gateway: `python -m tests.bench.hops`.
+"""The cost of a batch in each turn on its way through gateway, store and gateway: `python -m tests.bench.hops`.
 
 No sockets and no other process: both gateways, the store and the wire between them are here, in memory, and each turn
 is timed by itself. So it says nothing of the kernel's part, and is steady within a few hundredths on a busy machine.

@@ -1,4 +1,4 @@
-"""What a turn costs that brings messages for the members of a shared subscription: `python -m tests.bench.members`.
+"""The cost of a turn that brings messages for the members of a shared subscription: `python -m tests.bench.members`.
 
 No sockets: publishers, members, gateway and store are here, in memory, so it says nothing of the kernel's part, and is
 steady within a few hundredths on a busy machine. The lowest twentieth of the runs.

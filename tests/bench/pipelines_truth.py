@@ -1,4 +1,4 @@
-"""What the programs of examples/spark must find in a fleet, computed by pandas from what generate.py made there.
+"""Results that the programs of examples/spark must find, computed by pandas from what generate.py made there.
 
 Each check reads a program's result and raises AssertionError, with what differs, unless it is that.
 """

@@ -1,4 +1,4 @@
-"""What it takes to find a few retained messages among many: time by number of the others, and memory.
+"""The cost of finding a few retained messages among many: time by number of the others, and memory.
 
     python -m tests.bench.retained [1000 100000 1000000]
 

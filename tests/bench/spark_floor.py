@@ -1,4 +1,4 @@
-"""What Spark itself takes for rows of any Python source: this one gives a RecordBatch that is ready, over and over."""
+"""The time that Spark itself takes for rows of a Python source: this one gives a ready RecordBatch, over and over."""
 
 from __future__ import annotations
 

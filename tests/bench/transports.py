@@ -1,4 +1,4 @@
-"""What TLS and WebSocket cost, beside Mosquitto: handshakes, and messages over each transport.
+"""The cost of TLS and WebSocket, beside Mosquitto: handshakes, and messages over each transport.
 
 Brokers run on the first core, the load on the second. On a machine that is busy with other things too, the
 CPU that a broker used for each handshake or message says more than the rates.

@@ -1,4 +1,4 @@
-"""What one large message costs the loops of a store and a gateway, stored compressed or as it is.
+"""The cost of one large message for the loops of a store and a gateway, stored compressed or as it is.
 
     python -m tests.bench.worst_payloads
 

@@ -1,4 +1,4 @@
-"""What several gateways of one store promise their clients, whatever becomes of a gateway."""
+"""The promises of several gateways of one store to their clients hold when one of them ends or dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a power failure may leave of the end of the log: any of its unsynced sectors. What was whole before it stays."""
+"""A power failure may keep any unsynced sector of the log's end. Records that were whole before it stay."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""What a session holds after a SIGKILL: all that it is owed, and nothing of what was given up."""
+"""A session after a SIGKILL: it has all messages that it is owed, and none that was given up."""
 
 import asyncio
 import random

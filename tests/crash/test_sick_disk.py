@@ -1,4 +1,4 @@
-"""A disk that is full, or fails, for a while: soon afterwards everybody is served again, and nothing is lost."""
+"""A disk that is full, or fails, for a while: soon afterwards all clients are served again, and nothing is lost."""
 
 import os
 from pathlib import Path

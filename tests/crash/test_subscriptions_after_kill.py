@@ -1,4 +1,4 @@
-"""What a SUBACK or UNSUBACK said is so after a SIGKILL that came right behind it."""
+"""The promise of a SUBACK or UNSUBACK holds after a SIGKILL right behind it."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Messages that stood in a damaged part of the log: whoever was to get them is told how many, with the next one."""
+"""Messages that stood in a damaged part of the log: their receivers are told how many, with the next one."""
 
 import asyncio
 import re

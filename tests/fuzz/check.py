@@ -1,4 +1,4 @@
-"""What the codec must do with any bytes."""
+"""The rules of the codec for any bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may say, at random: whole conversations by the rules, some of them broken in one place.
+"""Input of clients, at random: whole conversations by the rules, some of them broken in one place.
 
 Names come from small pools, so that conversations meet: in sessions, topics, retained messages, packet identifiers.
 """

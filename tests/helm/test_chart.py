@@ -1,4 +1,4 @@
-"""What the chart makes is valid, hangs together, and can be told what it must be told."""
+"""The chart's output is valid and consistent, and its values reach the programs."""
 
 import re
 from pathlib import Path

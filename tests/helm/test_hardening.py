@@ -1,4 +1,4 @@
-"""What must hold of the pods whatever the values: little may be done in them and to them, and they stop in peace."""
+"""Rules of the pods with any values: little may be done in them and to them, and they stop in peace."""
 
 import base64
 import os

@@ -1,4 +1,4 @@
-"""What charts and compose files give to the programs is what the programs take: names, values, addresses, probes."""
+"""The programs accept all that charts and compose files give them: names, values, addresses, probes."""
 
 import base64
 import os

@@ -1,4 +1,4 @@
-"""What the chart is told: a mistake is refused in words, and the lists of values agree with each other."""
+"""The chart's values: a mistake is refused in words, and the lists of values agree with each other."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The admin endpoint of a real process, asked over real HTTP by whoever comes along."""
+"""The admin endpoint of a real process, asked over real HTTP by any client."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What an audit tried and what held: it has to hold. docs/security.md lists all of it, with the tests elsewhere."""
+"""The attacks of an audit, which must fail. docs/security.md lists all of it, with the tests elsewhere."""
 
 from __future__ import annotations
 

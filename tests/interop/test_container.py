@@ -1,4 +1,4 @@
-"""What the image starts is run as a program: it is reachable, and lets in who shows the password that it printed."""
+"""The image's entry point, run as a program: it is reachable, and admits clients with the password that it printed."""
 
 from __future__ import annotations
 

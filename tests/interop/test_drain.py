@@ -1,4 +1,4 @@
-"""What other people's clients see of a gateway that stops."""
+"""A gateway that stops, as clients of others see it."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""What a running server writes, other users cannot read."""
+"""Other users cannot read the files of a running server."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What all clients of a namespace may have together, by MQTT and SDK, and across SIGKILL."""
+"""The quotas of all clients of a namespace together, by MQTT and SDK, and across SIGKILL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/operations.md has for looking after a data folder runs as it stands there."""
+"""The commands for a data folder in docs/operations.md run as they stand there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do to servers that run: `penstock client` and `penstock ban`, in one process and apart."""
+"""Operators' commands for running servers: `penstock client` and `penstock ban`, in one process and apart."""
 
 import json
 import os

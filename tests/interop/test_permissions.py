@@ -1,4 +1,4 @@
-"""What clients may publish and subscribe to, by a permissions file, with real servers and sockets."""
+"""Permissions to publish and subscribe, by a permissions file, with real servers and sockets."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Certificates of clients that count no more: revoked, expired, vouched for by nobody."""
+"""Certificates of clients that count no more: revoked, expired, of an unknown authority."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What public conformance suites ask of a server with its default settings, where no other test asks the same."""
+"""Rules that public conformance suites ask of a server with its default settings, where no other test asks the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may have in a store, whatever gateway or SDK client its things came by, and across SIGKILL."""
+"""A user's quotas in a store, over any gateway or SDK client, and across SIGKILL."""
 
 from __future__ import annotations
 

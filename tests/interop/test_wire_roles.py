@@ -1,4 +1,4 @@
-"""What each role may say to a store, over real sockets: tokens of one role, frames of one role, records of one role."""
+"""Messages of each role to a store, over real sockets: tokens of one role, frames of one role, records of one role."""
 
 from __future__ import annotations
 

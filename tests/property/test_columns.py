@@ -1,4 +1,4 @@
-"""What the Spark source reads from a log beside a writer is what the store reads, record by record, in plain Python."""
+"""The Spark source reads the same from a log beside a writer as the store does, record by record, in plain Python."""
 
 import itertools
 import tempfile

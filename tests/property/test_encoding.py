@@ -1,4 +1,4 @@
-"""What a Spark sink makes of rows is what a record by record encoder makes, and how an epoch is cut depends on its
+"""A Spark sink makes of rows the bytes that a record by record encoder makes, and how an epoch is cut depends on its
 messages alone."""
 
 import random

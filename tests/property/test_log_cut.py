@@ -1,4 +1,4 @@
-"""Whatever a power cut does to records that no sync confirmed: the log has exactly those wholly before the damage."""
+"""A power cut damages records that no sync confirmed: the log has exactly those wholly before the damage."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""Broken clients, by the thousand, in one process: no error that nobody expected, and nobody else notices."""
+"""Broken clients, by the thousand, in one process: no unexpected error, and no effect on other clients."""
 
 import logging
 import random

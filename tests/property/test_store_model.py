@@ -246,7 +246,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(restart=st.booleans())
     def drop_unheld(self, restart: bool) -> None:
-        unheld = set(self.store.queues.unheld())
+        unheld = set(self.store.queues.held.unheld())
         changes: list[Change] = [QueueDropped(sorted(unheld))]
         change(self.store, *changes)
         for name in unheld:
@@ -304,7 +304,7 @@ class StoreMachine(RuleBasedStateMachine):
             queue = self.store.queues.stored(topic_filter)
             assert queue is not None
             assert queue.next_offset == len(self.model.expected(topic_filter))
-        assert set(self.store.queues.unheld()) == set(self.model.filter_queues) - self.model.held()
+        assert set(self.store.queues.held.unheld()) == set(self.model.filter_queues) - self.model.held()
         self.same_retained()
         self.same_sessions()
 

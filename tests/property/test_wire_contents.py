@@ -1,4 +1,4 @@
-"""What messages of a peer may say: the compiled check and its plain-Python model agree on every input."""
+"""The contents of a peer's messages: the compiled check and its plain-Python model agree on every input."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What a reader from outside takes for the log: nothing half, nothing damaged, whatever state the files are in."""
+"""The log as a reader from outside sees it: nothing half, nothing damaged, whatever state the files are in."""
 
 import os
 from collections.abc import Iterator

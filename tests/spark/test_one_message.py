@@ -1,4 +1,4 @@
-"""One message has one id and one place, whoever looks at it: MQTT clients, the native client, Spark."""
+"""One message has one id and one place for all readers: MQTT clients, the native client, Spark."""
 
 from __future__ import annotations
 

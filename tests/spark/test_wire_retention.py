@@ -1,4 +1,4 @@
-"""What a store's retention drops while it is read over the wire: it fails the query, or is passed over."""
+"""Retention drops messages while they are read over the wire: that fails the query, or is passed over."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What an index has of queues' entries, under whatever keys, for tests that look into RocksDB."""
+"""The entries of queues in an index, under any keys, for tests that look into RocksDB."""
 
 from lightqueue.queues._queues import (
     GROUP_BITS,

@@ -111,7 +111,7 @@ class Workload:
 
     def drop(self, store: MessageStore) -> None:
         if self.randomly.random() < 0.2:
-            change(store, QueueDropped(store.queues.unheld()))
+            change(store, QueueDropped(store.queues.held.unheld()))
 
     def come_and_go(self, store: MessageStore) -> None:
         """A filter is held, and nobody holds it any more; its queue may go, and may be held again."""

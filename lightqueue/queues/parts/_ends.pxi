@@ -112,7 +112,7 @@ cdef class Ends:
         return self.at(place[0]) if place != NULL and place[0] else NULL
 
     cdef End *take(self, bytes name) except? NULL:
-        """What is remembered of a name, without an id if that is nothing. NULL if there is no room."""
+        """The End that is remembered of a name, without an id if there is none. NULL if there is no room."""
         cdef uint64_t low = <uint64_t>hash(name)
         cdef uint64_t high = self.hashed(name)
         cdef Shard *shard = &self.shards[low % SHARDS]

@@ -152,5 +152,5 @@ cdef uint32_t hash_of_key(Part key) noexcept nogil:
 
 
 def key_hash(bytes key not None):
-    """What the index has of a key."""
+    """The entries of a key in the index."""
     return hash_of_key(Part(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)))

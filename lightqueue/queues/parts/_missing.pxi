@@ -72,7 +72,7 @@ cdef class Missing:
         return 0
 
     cdef int become_queue(self, uint32_t low_bits, Queue queue) except -1:
-        """What was an End is a Queue from now on, at the same place."""
+        """An End becomes a Queue, at the same place."""
         cdef Item *item = self.at(self.head + <uint32_t>(low_bits - <uint32_t>self.head))
         Py_XDECREF(item.thing)
         item.end = NULL
@@ -239,7 +239,7 @@ def queue_key(int kind, bytes name not None):
 
 
 def queue_value(uint64_t queue_id, uint64_t base):
-    """What stands under a queue's key; `base` counts only while no entry is stored."""
+    """The value under a queue's key; `base` counts only while no entry is stored."""
     return queue_id.to_bytes(8, "big") + base.to_bytes(8, "big")
 
 

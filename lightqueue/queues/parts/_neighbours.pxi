@@ -44,7 +44,7 @@ cdef bytes neighbours_value(bytes before, const Entry *entries, const uint64_t *
 
 
 def packed_neighbours(bytes value not None):
-    """What RocksDB gets of a value (docs/formats.md): an eighth of its bytes where topics come in turn.
+    """The form of a value in RocksDB (docs/formats.md): an eighth of its bytes where topics come in turn.
 
     ValueError if it is none.
     """

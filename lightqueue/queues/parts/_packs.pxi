@@ -5,7 +5,7 @@ cdef enum:
 
 
 cdef bytes packed(const Entry *entries, size_t count):
-    """What RocksDB gets of entries in ascending order, PACK_ENTRIES at most (docs/formats.md)."""
+    """The form in RocksDB of entries in ascending order, PACK_ENTRIES at most (docs/formats.md)."""
     cdef unsigned char to[8 + PACK_ENTRIES * MOST_ITEM_BYTES]
     cdef size_t at = 8, i
     cdef uint64_t expected = entries[0].log_offset

@@ -1,1 +1,1 @@
-"""What `pub` and `sub` share: an MQTT 5 client (paho) with errors in one line."""
+"""The common part of `pub` and `sub`: an MQTT 5 client (paho) with errors in one line."""

@@ -28,7 +28,7 @@ class PahoConnection:
     """Connected on entering the context; disconnected on leaving it."""
 
     def __init__(self, address: ServerAddress, tls: Tls, purpose: str, wait_s: float = 0, client_id: str = "") -> None:
-        """`wait_s`: for how long to try, if nobody listens there yet. Raises UsageError."""
+        """`wait_s`: for how long to try, if no server listens there yet. Raises UsageError."""
         self.address = address
         self._wait_s = wait_s
         self.receive_maximum = MAXIMUM_RECEIVE_MAXIMUM
@@ -67,7 +67,7 @@ class PahoConnection:
         return self
 
     def _is_there(self, is_last_try: bool) -> bool:
-        """Whether somebody listens. Raises ConnectionFailed if this was the last try."""
+        """Whether a server listens. Raises ConnectionFailed if this was the last try."""
         try:
             host, port = self.address.host or self.address.path, self.address.port or 1  # of a Unix socket none counts
             self.client.connect(host, port, KEEP_ALIVE_S)

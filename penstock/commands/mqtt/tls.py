@@ -30,7 +30,7 @@ class Tls:
     is_insecure: bool = False
 
     def context_for(self, address: ServerAddress) -> ssl.SSLContext | None:
-        """What the connection is secured with; None for one that is not. Raises UsageError."""
+        """The TLS context of the connection; None for one that is not. Raises UsageError."""
         given = [
             name
             for name, value in (

@@ -56,7 +56,7 @@ def blank_record(Records records not None, Py_ssize_t i, size_t payload_bytes):
 
 
 def fill_record(bytes record not None, size_t at, bytes piece not None):
-    """Put a part of its payload into a record that nobody else has so far, `at` there."""
+    """Put a part of its payload into a record that has no other user so far, `at` there."""
     cdef const RecordHeader *made = <const RecordHeader *>PyBytes_AS_STRING(record)
     if at + PyBytes_GET_SIZE(piece) > made.payload_length:
         raise ValueError("more than the record has room for")

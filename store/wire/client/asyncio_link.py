@@ -69,7 +69,7 @@ class AsyncioLink(asyncio.Protocol, ABC):
 
     @abstractmethod
     def _tls(self) -> Callable[[], ssl.SSLContext] | None:
-        """What makes the context of the next connection; None for one without TLS."""
+        """The function that makes the context of the next connection; None: without TLS."""
 
     @abstractmethod
     def _connected(self, welcome: Welcome) -> None:
@@ -81,7 +81,7 @@ class AsyncioLink(asyncio.Protocol, ABC):
 
     @abstractmethod
     def _outgoing(self) -> list[bytes]:
-        """What is to be sent now."""
+        """The bytes to send now."""
 
     @abstractmethod
     def _away(self, why: str) -> None:

@@ -43,7 +43,7 @@ class PendingRequest(msgspec.Struct, eq=False):
 
 @dataclass(frozen=True, slots=True)
 class RequestRules:
-    """What differs between the users of the client.
+    """The rules that differ between the users of the client.
 
     A request without an answer fails after `timeout_s` seconds. Of requests of the type `windowed` at most `window`
     are without an answer at a time, and they do not hold up others. With `refuses_large`, a request that is larger
@@ -58,7 +58,7 @@ class RequestRules:
 
 
 class PendingRequests:
-    """Owner of the requests that are to be sent and of those without an answer."""
+    """Owner of the requests that are not sent yet, and of those without an answer."""
 
     def __init__(self, rules: RequestRules, clock: Callable[[], float], wake_sender: Callable[[], None]) -> None:
         """`clock`: monotonic seconds. `wake_sender` is called when there is something to be sent."""
@@ -222,7 +222,7 @@ class PendingRequests:
             self._settle(request, self.rules.errors.lost(why))
 
     def take_waiting(self) -> deque[PendingRequest]:
-        """All requests that are to be sent; none of them is any more."""
+        """Take all requests that are not sent yet; none of them will be sent from here."""
         waiting, self.to_send = self.to_send, deque()
         return waiting
 

@@ -18,7 +18,7 @@ _OF_CONNECTION = frozenset((Ping, Pong, Goodbye))
 
 
 class PeerSession:
-    """What was said so far on one connection. Times are monotonic seconds."""
+    """The state of one connection. Times are monotonic seconds."""
 
     def __init__(self, hello: Hello, write: Callable[[bytes], None], now_s: float = 0.0) -> None:
         self.welcome: Welcome | None = None
@@ -38,7 +38,7 @@ class PeerSession:
     def feed(self, data: Readable, now_s: float = 0.0) -> Iterator[Welcome | Frame]:
         """What came: the Welcome, then frames, but for Pings, which are answered, and a Goodbye.
 
-        To be iterated over to its end. Raises HandshakeRefused or WireError; then the connection is to be closed.
+        Iterate over it to its end. Raises HandshakeRefused or WireError; then close the connection.
         """
         self.heard_s = now_s
         if self._reader is None:

@@ -1,4 +1,4 @@
-"""What --listen takes, and who can reach it."""
+"""The addresses that --listen takes, and who can reach them."""
 
 import pytest
 

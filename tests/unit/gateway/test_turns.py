@@ -1,4 +1,4 @@
-"""What one turn takes of what came in: what takes a millisecond or so, whatever it is; the rest comes later."""
+"""One turn takes input for a millisecond or so, of any kind; the rest comes later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Penstock depends on has bounds, so that a new major version of something comes in when somebody looked at it."""
+"""Dependencies have bounds, so that a new major version comes in only after a review."""
 
 import tomllib
 from importlib.metadata import PackageNotFoundError, version

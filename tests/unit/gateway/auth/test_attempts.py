@@ -1,4 +1,4 @@
-"""How often a client may be wrong, and whose turn it is to be verified: the rules by themselves."""
+"""How often a client may be wrong, and whose turn to be verified comes next: the rules by themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SCRAM says to users who do not exist: nothing that it does not say to those who do."""
+"""SCRAM tells a user who does not exist nothing that it does not tell one who does."""
 
 from __future__ import annotations
 

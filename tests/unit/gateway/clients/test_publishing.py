@@ -1,4 +1,4 @@
-"""What clients publish: QoS 1 and 2 towards the gateway, topic aliases, and how much may be outstanding."""
+"""Messages that clients publish: QoS 1 and 2 towards the gateway, topic aliases, and how much may be outstanding."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What subscribers get: each message once, in order, at its QoS, as much as they can take, and not too late."""
+"""Delivery to subscribers: each message once, in order, at its QoS, as much as they can take, and not too late."""
 
 import random
 

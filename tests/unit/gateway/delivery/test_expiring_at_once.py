@@ -1,4 +1,4 @@
-"""A message expiry interval of 0: the message is for those who are there, and for nobody who comes later."""
+"""A message expiry interval of 0: the message is for those who are there, and not for those who come later."""
 
 from __future__ import annotations
 

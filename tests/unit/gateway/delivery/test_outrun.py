@@ -1,4 +1,4 @@
-"""Publishers wait for subscribers of QoS 0 that are far behind and read fast, and for nobody else."""
+"""Publishers wait for subscribers of QoS 0 that are far behind and read fast, and for no others."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""$SYS/broker/...: what it says, who gets it and when, and that nobody else publishes there."""
+"""$SYS/broker/...: what it says, who gets it and when, and that clients cannot publish there."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What encoding leaves out for MQTT 3.1.1, and what it refuses to send."""
+"""Encoding: fields that it leaves out for MQTT 3.1.1, and packets that it refuses to send."""
 
 import pytest
 

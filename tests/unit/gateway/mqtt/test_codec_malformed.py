@@ -1,4 +1,4 @@
-"""What a peer must not send: each line names the packet, its reason code and the field at fault."""
+"""Packets that a peer must not send: each line names the packet, its reason code and the field at fault."""
 
 import pytest
 

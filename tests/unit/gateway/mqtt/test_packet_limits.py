@@ -1,4 +1,4 @@
-"""What one packet may bring: bounded, decoded in linear time, and refused with a reason; and what many at once may."""
+"""Contents of one packet: bounded, decoded in linear time, refused with a reason; and those of many at once."""
 
 from __future__ import annotations
 

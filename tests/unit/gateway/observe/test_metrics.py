@@ -247,14 +247,14 @@ def test_reads_that_were_shared(bench: Bench) -> None:
 
 def test_ready_is_who_listens_and_does_not_stop(bench: Bench) -> None:
     assert bench.broker.unready() == "not listening yet"
-    bench.broker.listening = True
+    bench.broker.listening()
     assert bench.broker.unready() == ""
     bench.broker.drain(ReasonCode.SERVER_SHUTTING_DOWN)
     assert bench.broker.unready() == "stopping"
 
 
 def test_a_full_disk_is_not_ready(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.broker.listening = True
+    bench.broker.listening()
     bench.connect("device").publish("a", b"x" * 1_000)
     real = os.statvfs
 
@@ -269,7 +269,7 @@ def test_a_full_disk_is_not_ready(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_failed_disk_is_not_ready(bench: Bench) -> None:
-    bench.broker.listening = True
+    bench.broker.listening()
     bench.store.log.flusher.error = OSError(5, "Input/output error")
     assert "Input/output error" in bench.broker.unready()
     bench.store.log.flusher.error = None

@@ -1,4 +1,4 @@
-"""What a connection may do when, and what happens to one that does something else."""
+"""The packets that a connection may send in each phase, and the end of one that sends another."""
 
 import logging
 

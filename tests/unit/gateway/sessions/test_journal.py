@@ -1,4 +1,4 @@
-"""What goes to the disk at once because somebody waits for it, and what takes a moment longer."""
+"""Records that go to the disk at once because a client waits for them, and those that take a moment longer."""
 
 from tests.support.mqtt_bench import Bench, Client, connect_packet
 from tests.support.stores import wait_until

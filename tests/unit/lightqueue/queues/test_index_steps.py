@@ -336,9 +336,9 @@ def test_a_filter_dropped_and_held_again(open_store: Stores, tmp_path: Path) -> 
     behind(store)
     again = open_store(killed(store, tmp_path))
     assert payloads(again, "+/x") == [b"second"]
-    assert again.queues.unheld() == []
+    assert again.queues.held.unheld() == []
     change(again, SessionEnded("other"))
-    assert again.queues.unheld() == ["+/x"]
+    assert again.queues.held.unheld() == ["+/x"]
 
 
 def test_a_filter_that_was_dropped_stays_dropped(open_store: Stores, tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_a_dropped_filter_queue_leaves_nothing(open_store: Stores) -> None:
     store.write_index()
     publish(store, "a/1/x", b"2")
     store.queues.release("a/+/x")
-    assert store.queues.unheld() == ["a/+/x"]
+    assert store.queues.held.unheld() == ["a/+/x"]
     store.queues.drop("a/+/x", 0)
     assert store.queues.stored("a/+/x") is None
     publish(store, "a/1/x", b"3")

@@ -1,4 +1,4 @@
-"""What is lost is counted once, and a reader is told of it with what comes next."""
+"""A lost message is counted once, and a reader is told of it with the next message."""
 
 from pathlib import Path
 

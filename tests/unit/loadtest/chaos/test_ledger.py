@@ -1,4 +1,4 @@
-"""What the ledger complains of, and what it forgets."""
+"""The complaints of the ledger, and the messages that it forgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a power cut may leave of files: everything that was synced, and of the rest anything that a disk may hold."""
+"""The files that a power cut may leave: everything that was synced, and of the rest anything that a disk may hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway with many clients is gone: its sessions are closed a few at a time, those that somebody wants at once."""
+"""A gateway with many clients is gone: its sessions are closed a few at a time, those that others want at once."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a gateway asks a store in another process for, of many queues at once."""
+"""A gateway's reads of many queues at once from a store in another process."""
 
 from __future__ import annotations
 

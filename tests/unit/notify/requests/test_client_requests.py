@@ -1,4 +1,4 @@
-"""What clients of a store ask for: where a Publish is, however often it was sent; messages that were stored before."""
+"""Requests of a store's clients: where a Publish is, however often it was sent; messages that were stored before."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What peers ask of a store and how much of it they get; what must not get in; peers that break the rules."""
+"""Requests of peers and the sizes of their answers; input that must not get in; peers that break the rules."""
 
 import struct
 from collections.abc import Callable, Iterator

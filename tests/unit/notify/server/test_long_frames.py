@@ -1,4 +1,4 @@
-"""What one peer of a store sends at once is dealt with some at a time: thousands of frames, or of items in a frame."""
+"""The input of one peer of a store is handled some at a time: thousands of frames, or of items in a frame."""
 
 from __future__ import annotations
 

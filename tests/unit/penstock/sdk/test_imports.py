@@ -1,4 +1,4 @@
-"""What programs import from `penstock`: all that docs/sdk.md names, without what a server needs."""
+"""The names that programs import from `penstock`: all that docs/sdk.md names, without what a server needs."""
 
 import re
 import subprocess

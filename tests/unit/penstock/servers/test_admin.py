@@ -150,7 +150,7 @@ def test_an_error_in_the_answer_is_the_askers_and_the_loops(turning: TurningLoop
 def test_ready_says_why_not(bench: Bench, turning: TurningLoop) -> None:
     app = AdminApp(source(bench), LoopWatch(turning.loop))
     assert get(app, "/readyz") == ("503 Service Unavailable", "not listening yet\n")
-    bench.broker.listening = True
+    bench.broker.listening()
     assert get(app, "/readyz") == ("200 OK", "ready\n")
     bench.broker.drain(ReasonCode.SERVER_SHUTTING_DOWN)
     assert get(app, "/readyz") == ("503 Service Unavailable", "stopping\n")

@@ -1,4 +1,4 @@
-"""A start that takes long says how far it is: in the log, and to whoever asks the admin endpoint meanwhile."""
+"""A start that takes long says how far it is: in the log, and to those that ask the admin endpoint meanwhile."""
 
 from collections.abc import Callable
 from pathlib import Path

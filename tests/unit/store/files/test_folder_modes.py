@@ -1,4 +1,4 @@
-"""What is in a data folder is for its owner alone, or its group's too if a setting says so."""
+"""The files of a data folder are for its owner alone, or for its group too if a setting says so."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What RocksDB cannot do while a store runs: it is slow, or does not write any more."""
+"""Faults of RocksDB while a store runs: it is slow, or does not write any more."""
 
 from collections.abc import Iterator
 from pathlib import Path

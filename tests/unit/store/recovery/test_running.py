@@ -1,4 +1,4 @@
-"""What a start says after the machine went down while the log was open."""
+"""The messages of a start after the machine went down while the log was open."""
 
 from __future__ import annotations
 

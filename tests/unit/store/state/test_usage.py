@@ -1,4 +1,4 @@
-"""What each user has, by the log: the same after any crash, and less again when things go."""
+"""The usage of each user, by the log: the same after any crash, and less again when things go."""
 
 import random
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightqueue.message_store import MessageStore
-from notify.local.user_quotas import UserLimits, UserQuotas
+from notify.local.user_quotas import QuotaLimits, UserLimits, UserQuotas
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
 from store.state.changes import (
@@ -168,9 +168,7 @@ def test_subscriptions_of_a_namespace_are_those_of_its_sessions(stores: Stores, 
 
 def test_a_will_counts_when_it_is_sent_and_one_too_many_is_not(stores: Stores) -> None:
     store = stores()
-    quotas = UserQuotas(store)
-    quotas.limits = UserLimits(retained=1)
-    quotas.namespace_limits = UserLimits(topics=2)
+    quotas = UserQuotas(store, QuotaLimits(UserLimits(retained=1), UserLimits(topics=2)))
     store.absent.begin(lambda _: None)
     wills = [("c1", "a", "w/1"), ("c2", "a", "w/2"), ("c3", "b", "w/3"), ("c4", "", "w/4"), ("c5", "", "w/5")]
     wills += [(f"$ns:acme/c{number}", "", f"$ns:acme/w/{number}") for number in range(3)]
@@ -188,8 +186,7 @@ def test_a_will_counts_when_it_is_sent_and_one_too_many_is_not(stores: Stores) -
 
 def test_what_was_granted_counts_until_the_log_has_it(stores: Stores) -> None:
     store, now_s = stores(), [0.0]
-    quotas = UserQuotas(store, lambda: now_s[0])
-    quotas.limits = UserLimits(topics=2, retained=2, retained_bytes=20)
+    quotas = UserQuotas(store, QuotaLimits(UserLimits(topics=2, retained=2, retained_bytes=20)), lambda: now_s[0])
     publish(store, "there", b"1")
     store.write_index()
     assert quotas.take_message("a", TOPIC, b"there", 0) == (Counted(0), "")

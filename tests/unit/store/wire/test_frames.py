@@ -1,4 +1,4 @@
-"""What a frame must not be, and what is said of one that is; the records in it; the count of credit."""
+"""Frames that must not be, and the errors for them; the records in it; the count of credit."""
 
 import struct
 
