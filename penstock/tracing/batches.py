@@ -1,0 +1,125 @@
+"""Messages with a trace in bytes in log format (docs/formats.md), and such bytes with other properties. No I/O."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from notify.api import Placed
+from store.records._records import RecordBatch
+from store.records.records import RECORD_HEADER_BYTES, RecordType
+from store.records.trace_context import NEEDLE, TraceContext, find_context, with_context
+
+_HEADER = struct.Struct("<IIQQBBHHHII")
+_ALL_TYPES = bytes(map(int, RecordType))
+_MESSAGE, _BATCH = int(RecordType.MESSAGE), int(RecordType.BATCH)
+
+
+class FoundMessage(NamedTuple):
+    """A message in bytes in log format: where it stands, and what a span says of it."""
+
+    start: int
+    length: int
+    number: int
+    """The messages in front of it."""
+    log_offset: int
+    flags: int
+    topic: bytes
+    client_id: bytes
+    attributes: bytes
+    properties: bytes
+    payload_bytes: int
+    context: TraceContext | None
+
+
+def find_traced(data: bytes, chosen: Collection[int] = (), most: int = 1 << 30) -> Iterator[FoundMessage]:
+    """The messages with a sampled context, and those without a `traceparent` whose number is in `chosen`.
+
+    `data`: whole records. At most so many messages with a `traceparent` are looked into.
+    """
+    at = number = looked_into = 0
+    has_needle = NEEDLE in data
+    while at < len(data):
+        length, _, log_offset, _, type_, flags, *sizes = _HEADER.unpack_from(data, at)
+        if type_ == _BATCH:
+            at += RECORD_HEADER_BYTES
+            continue
+        if type_ == _MESSAGE:
+            topic_at = at + RECORD_HEADER_BYTES
+            from_at = topic_at + sum(sizes[:3])
+            to_at = from_at + sizes[3]
+            has_traceparent = has_needle and data.find(NEEDLE, from_at, to_at) >= 0
+            if has_traceparent or number in chosen:
+                looked_into += has_traceparent
+                if looked_into > most:
+                    return
+                properties = data[from_at:to_at]
+                context = find_context(properties)
+                if context.is_sampled if context is not None else not has_traceparent:
+                    parts = _parts(data, topic_at, sizes[:3])
+                    yield FoundMessage(at, length, number, log_offset, flags, *parts, properties, sizes[4], context)
+            number += 1
+        at += length
+
+
+def _parts(data: bytes, at: int, sizes: Sequence[int]) -> tuple[bytes, bytes, bytes]:
+    topic_end, client_end = at + sizes[0], at + sizes[0] + sizes[1]
+    return data[at:topic_end], data[topic_end:client_end], data[client_end : client_end + sizes[2]]
+
+
+class ChangedBatch(NamedTuple):
+    """A batch in which some messages have another context, and where its records stood before."""
+
+    batch: RecordBatch
+    moved: list[tuple[int, int, int]]
+    """(place in the old batch, length there, place in the new one) of each record or run of records."""
+
+    def placed(self, told: Placed) -> Placed:
+        """A callback for this batch that tells `told` of the places in the old one."""
+
+        def place(first: int, size: int, log_offset: int) -> None:
+            for old, length, new in self.moved:
+                if first <= new < first + size:
+                    told(old, length, log_offset + new - first if log_offset >= 0 else -1)
+
+        return place
+
+
+def changed(data: bytes, contexts: Sequence[tuple[FoundMessage, TraceContext]]) -> ChangedBatch:
+    """The batch with these contexts in its messages, which are in their order."""
+    parts: list[bytes] = []
+    moved: list[tuple[int, int, int]] = []
+    old = new = 0
+
+    def keep(length: int, part: bytes) -> None:
+        nonlocal old, new
+        if length:
+            parts.append(part)
+            moved.append((old, length, new))
+            old, new = old + length, new + len(part)
+
+    for found, context in contexts:
+        keep(found.start - old, data[old : found.start])
+        keep(found.length, _with_context(data, found, context))
+    keep(len(data) - old, data[old:])
+    return ChangedBatch(RecordBatch.adopt(b"".join(parts), _ALL_TYPES), moved)
+
+
+def _with_context(data: bytes, found: FoundMessage, context: TraceContext) -> bytes:
+    payload_at = (
+        found.start
+        + RECORD_HEADER_BYTES
+        + sum(map(len, (found.topic, found.client_id, found.attributes, found.properties)))
+    )
+    batch = RecordBatch()
+    batch.append(
+        _MESSAGE,
+        data[payload_at : payload_at + found.payload_bytes],
+        topic=found.topic,
+        client_id=found.client_id,
+        attributes=found.attributes,
+        properties=with_context(found.properties, context),
+        flags=found.flags,
+    )
+    return bytes(batch)
