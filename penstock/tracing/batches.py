@@ -68,20 +68,30 @@ def _parts(data: bytes, at: int, sizes: Sequence[int]) -> tuple[bytes, bytes, by
     return data[at:topic_end], data[topic_end:client_end], data[client_end : client_end + sizes[2]]
 
 
+class MovedRun(NamedTuple):
+    """Records that stayed the same, or one that did not: where they were in the old batch, and are in the new one."""
+
+    old: int
+    old_bytes: int
+    new: int
+    new_bytes: int
+
+
 class ChangedBatch(NamedTuple):
     """A batch in which some messages have another context, and where its records stood before."""
 
     batch: RecordBatch
-    moved: list[tuple[int, int, int]]
-    """(place in the old batch, length there, place in the new one) of each record or run of records."""
+    moved: list[MovedRun]
 
     def placed(self, told: Placed) -> Placed:
         """A callback for this batch that tells `told` of the places in the old one."""
 
         def place(first: int, size: int, log_offset: int) -> None:
-            for old, length, new in self.moved:
-                if first <= new < first + size:
-                    told(old, length, log_offset + new - first if log_offset >= 0 else -1)
+            for old, old_bytes, new, new_bytes in self.moved:
+                begin, end = max(new, first), min(new + new_bytes, first + size)
+                if begin < end:
+                    length = end - begin if new_bytes == old_bytes else old_bytes
+                    told(old + begin - new, length, log_offset + begin - first if log_offset >= 0 else -1)
 
         return place
 
@@ -89,14 +99,14 @@ class ChangedBatch(NamedTuple):
 def changed(data: bytes, contexts: Sequence[tuple[FoundMessage, TraceContext]]) -> ChangedBatch:
     """The batch with these contexts in its messages, which are in their order."""
     parts: list[bytes] = []
-    moved: list[tuple[int, int, int]] = []
+    moved: list[MovedRun] = []
     old = new = 0
 
     def keep(length: int, part: bytes) -> None:
         nonlocal old, new
         if length:
             parts.append(part)
-            moved.append((old, length, new))
+            moved.append(MovedRun(old, length, new, len(part)))
             old, new = old + length, new + len(part)
 
     for found, context in contexts:
