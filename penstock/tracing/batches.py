@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 from notify.api import Placed
-from store.records._records import RecordBatch
+from store.records._records import RecordBatch, places_with
 from store.records.records import RECORD_HEADER_BYTES, RecordType
 from store.records.trace_context import NEEDLE, TraceContext, find_context, with_context
 
 _HEADER = struct.Struct("<IIQQBBHHHII")
 _ALL_TYPES = bytes(map(int, RecordType))
-_MESSAGE, _BATCH = int(RecordType.MESSAGE), int(RecordType.BATCH)
+_MESSAGE = int(RecordType.MESSAGE)
 
 
 class FoundMessage(NamedTuple):
@@ -33,34 +33,24 @@ class FoundMessage(NamedTuple):
     context: TraceContext | None
 
 
-def find_traced(data: bytes, chosen: Collection[int] = (), most: int = 1 << 30) -> Iterator[FoundMessage]:
+def find_traced(
+    data: bytes, take: Callable[[], bool] = lambda: True, chosen: Set[int] = frozenset()
+) -> Iterator[FoundMessage]:
     """The messages with a sampled context, and those without a `traceparent` whose number is in `chosen`.
 
-    `data`: whole records. At most so many messages with a `traceparent` are looked into.
+    `data`: whole records. `take` is asked before each message that is looked into; the search ends where it says no.
     """
-    at = number = looked_into = 0
-    has_needle = NEEDLE in data
-    while at < len(data):
-        length, _, log_offset, _, type_, flags, *sizes = _HEADER.unpack_from(data, at)
-        if type_ == _BATCH:
-            at += RECORD_HEADER_BYTES
-            continue
-        if type_ == _MESSAGE:
-            topic_at = at + RECORD_HEADER_BYTES
-            from_at = topic_at + sum(sizes[:3])
-            to_at = from_at + sizes[3]
-            has_traceparent = has_needle and data.find(NEEDLE, from_at, to_at) >= 0
-            if has_traceparent or number in chosen:
-                looked_into += has_traceparent
-                if looked_into > most:
-                    return
-                properties = data[from_at:to_at]
-                context = find_context(properties)
-                if context.is_sampled if context is not None else not has_traceparent:
-                    parts = _parts(data, topic_at, sizes[:3])
-                    yield FoundMessage(at, length, number, log_offset, flags, *parts, properties, sizes[4], context)
-            number += 1
-        at += length
+    for number, at, has_traceparent in places_with(data, NEEDLE, chosen):
+        if not take():
+            return
+        length, _, log_offset, _, _, flags, *sizes = _HEADER.unpack_from(data, at)
+        topic_at = at + RECORD_HEADER_BYTES
+        properties_at = topic_at + sum(sizes[:3])
+        properties = data[properties_at : properties_at + sizes[3]]
+        context = find_context(properties)
+        if context.is_sampled if context is not None else not has_traceparent:
+            parts = _parts(data, topic_at, sizes[:3])
+            yield FoundMessage(at, length, number, log_offset, flags, *parts, properties, sizes[4], context)
 
 
 def _parts(data: bytes, at: int, sizes: Sequence[int]) -> tuple[bytes, bytes, bytes]:

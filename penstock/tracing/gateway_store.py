@@ -20,7 +20,7 @@ from notify.remote.store import RemoteStore
 from penstock.tracing.batches import FoundMessage, changed, find_traced
 from penstock.tracing.spans import Tracing, context_of, fail
 from store.errors import RequestRefused, StoreError
-from store.records._records import RecordBatch, Records, check_records, records_bytes
+from store.records._records import RecordBatch, Records, any_with, count_with, records_bytes
 from store.records.trace_context import NEEDLE
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey
@@ -34,11 +34,9 @@ MOST_UNSAFE = 10_000
 """Spans of messages that are not safe yet; beyond that the oldest one ends early."""
 MOST_CHANGED_BYTES = 4 << 20
 """A batch of more bytes begins no trace, as it would grow."""
-MOST_LOOKED_INTO = 1_000
-"""Messages of a range or batch whose `traceparent` is read."""
 
 
-class Reached(NamedTuple):
+class ReaderPlace(NamedTuple):
     """Where a reader of a queue was before a range was delivered."""
 
     reader: Reader
@@ -50,7 +48,7 @@ class TracedRange(NamedTuple):
 
     message: FoundMessage
     queue_offset: int
-    readers: list[Reached]
+    readers: list[ReaderPlace]
     began_ns: int
 
 
@@ -67,11 +65,12 @@ class GatewaySpans:
     def begin(self, batch: RecordBatch, placed: Placed | None) -> tuple[RecordBatch, Placed | None, list[Span]]:
         """Begin the spans of a batch's messages; the batch with their contexts in it."""
         tracing = self._tracing
-        data = bytes(batch)
-        chosen = set(tracing.sampler.chosen(check_records(data))) if len(data) <= MOST_CHANGED_BYTES else set()
-        if tracing.bound.is_used_up or not (chosen or NEEDLE in data):
+        count, has_traceparent = count_with(batch, NEEDLE)
+        chosen = set(tracing.sampler.chosen(count)) if batch.size <= MOST_CHANGED_BYTES else set()
+        if not (chosen or has_traceparent) or tracing.bound.is_used_up:
             return batch, placed, []
-        messages = [found for found in find_traced(data, chosen, MOST_LOOKED_INTO) if tracing.bound.take()]
+        data = bytes(batch)
+        messages = list(find_traced(data, tracing.bound.take, chosen))
         spans = [tracing.publish(message) for message in messages]
         if not spans:
             return batch, placed, []
@@ -98,26 +97,23 @@ class GatewaySpans:
 
     def read(self, queue: Queue, records: Records | None) -> None:
         """A range of a queue was read to be delivered to readers of that queue."""
-        if records is None or self._tracing.bound.is_used_up or not queue.readers:
+        if records is None or not queue.readers or not any_with(records, NEEDLE) or self._tracing.bound.is_used_up:
             return
         data = records_bytes(records)
-        if NEEDLE not in data:
-            return
         began_ns = time.time_ns()
-        readers = [Reached(reader, reader.position) for reader in queue.readers if reader.link is not None]
+        readers = [ReaderPlace(reader, reader.position) for reader in queue.readers if reader.link is not None]
         self._ranges += [
             TracedRange(message, records.first + message.number, readers, began_ns)
-            for message in find_traced(data, most=MOST_LOOKED_INTO)
+            for message in find_traced(data, self._tracing.bound.take)
         ]
 
     def leased(self, found: LeasedMessages, group: str) -> None:
         """Messages of a shared subscription were handed to this gateway for one of its clients."""
-        if not len(found.records) or self._tracing.bound.is_used_up:
+        if not any_with(found.records, NEEDLE) or self._tracing.bound.is_used_up:
             return
-        for message in find_traced(records_bytes(found.records), most=MOST_LOOKED_INTO):
-            if self._tracing.bound.take():
-                more: dict[str, str | int] = {"messaging.consumer.group.name": group, "penstock.subscribers": 1}
-                self._tracing.deliver(message, time.time_ns(), more)
+        for message in find_traced(records_bytes(found.records), self._tracing.bound.take):
+            more: dict[str, str | int] = {"messaging.consumer.group.name": group, "penstock.subscribers": 1}
+            self._tracing.deliver(message, time.time_ns(), more)
 
     def delivered(self) -> None:
         """The turn's deliveries are over: one span for each traced message that readers passed."""
@@ -130,11 +126,10 @@ class GatewaySpans:
             if passed:
                 reached.setdefault(each.message.log_offset, (each, set()))[1].update(passed)
         for each, sessions in reached.values():
-            if self._tracing.bound.take():
-                to: dict[str, str | int] = {"penstock.subscribers": len(sessions)}
-                if len(sessions) == 1:
-                    to["messaging.client.id"] = str(getattr(next(iter(sessions)), "client_id", ""))
-                self._tracing.deliver(each.message, each.began_ns, to)
+            more: dict[str, str | int] = {"penstock.subscribers": len(sessions)}
+            if len(sessions) == 1:
+                more["messaging.client.id"] = str(getattr(next(iter(sessions)), "client_id", ""))
+            self._tracing.deliver(each.message, each.began_ns, more)
 
     @property
     def has_ranges(self) -> bool:

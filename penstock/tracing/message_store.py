@@ -13,7 +13,7 @@ from lightqueue.message_store import MessageStore
 from penstock.tracing.batches import find_traced
 from penstock.tracing.spans import Tracing, fail
 from store.errors import StoreError
-from store.records._records import RecordBatch
+from store.records._records import RecordBatch, count_with
 from store.records.trace_context import NEEDLE
 from store.settings import StoreSettings
 
@@ -44,21 +44,22 @@ class TracedMessageStore(MessageStore):
         self._is_open = True
 
     def append(self, batch: RecordBatch, is_awaited: bool = True) -> int:
-        if self._tracing.bound.is_used_up:
+        if not self._is_traced(batch):
             return super().append(batch, is_awaited)
         return self._traced(batch, lambda: MessageStore.append(self, batch, is_awaited))
 
     def append_in_steps(self, batch: RecordBatch) -> int:
-        if self._tracing.bound.is_used_up:
+        if not self._is_traced(batch):
             return super().append_in_steps(batch)
         return self._traced(batch, lambda: MessageStore.append_in_steps(self, batch))
 
+    def _is_traced(self, batch: RecordBatch) -> bool:
+        _, has_traceparent = count_with(batch, NEEDLE)
+        return has_traceparent and not self._tracing.bound.is_used_up
+
     def _traced(self, batch: RecordBatch, store: Callable[[], int]) -> int:
-        data = bytes(batch)
-        if NEEDLE not in data:
-            return store()
         began_ns = time.time_ns()
-        found = [message for message in find_traced(data) if self._tracing.bound.take()]
+        found = list(find_traced(bytes(batch), self._tracing.bound.take))
         try:
             start = store()
         except StoreError as error:

@@ -40,8 +40,8 @@ def collector() -> Iterator[OtlpCollector]:
         yield running
 
 
-def on(collector: OtlpCollector, ratio: float = 0, **more: object) -> Mapping[str, object]:
-    return {"tracing.endpoint": collector.url, "tracing.sample_ratio": ratio, **more}
+def on(collector: OtlpCollector, ratio: float = 0, more: Mapping[str, object] | None = None) -> Mapping[str, object]:
+    return {"tracing.endpoint": collector.url, "tracing.sample_ratio": ratio, **(more or {})}
 
 
 def device(server: PenstockServer, name: str, version: int = 5) -> Device:
@@ -67,7 +67,7 @@ def all_three(topic: str) -> Any:
 def test_a_message_is_traced_from_its_publisher_to_its_subscriber(
     penstock_server: ServerFactory, collector: OtlpCollector, topology: str, qos: int
 ) -> None:
-    server = penstock_server(settings=on(collector, **{"tracing.service_name": "plant"}))
+    server = penstock_server(settings=on(collector, more={"tracing.service_name": "plant"}))
     subscriber, publisher = device(server, "subscriber"), device(server, "publisher")
     subscriber.subscribe("line/+", 0)
     given = (("unit", "C"), ("traceparent", TRACEPARENT), ("tracestate", "vendor=1"))
@@ -164,7 +164,7 @@ def test_a_bad_traceparent_is_passed_on_and_begins_nothing(
 
 @ONE_PROCESS
 def test_no_more_messages_are_traced_than_allowed(penstock_server: ServerFactory, collector: OtlpCollector) -> None:
-    server = penstock_server(settings=on(collector, 1.0, **{"tracing.messages_per_s": 5}))
+    server = penstock_server(settings=on(collector, 1.0, {"tracing.messages_per_s": 5}))
     subscriber, publisher = device(server, "subscriber"), device(server, "publisher")
     subscriber.subscribe("#")
     began_s = time.monotonic()
@@ -243,7 +243,9 @@ def test_a_consumer_and_a_publisher_of_the_sdk_are_in_the_trace(
     (publish,) = named(spans, "publish", "line/7")
     assert (publish.parent, publish.trace) == (PARENT, TRACE)
     assert f"{consumed.parent.span_id:016x}" == publish.span
-    own_id = f"{consumed.get_span_context().span_id:016x}"
+    context = consumed.get_span_context()
+    assert context is not None
+    own_id = f"{context.span_id:016x}"
     assert {span.parent for span in named(spans, "store", "alarm")} == {own_id}
 
 
@@ -263,7 +265,7 @@ def test_shared_subscribers_are_in_the_trace(penstock_server: ServerFactory, col
 def test_a_killed_gateway_loses_nothing_with_tracing_on(
     penstock_server: ServerFactory, collector: OtlpCollector
 ) -> None:
-    server = penstock_server(settings=on(collector, 1.0, **{"tracing.messages_per_s": 100_000}))
+    server = penstock_server(settings=on(collector, 1.0, {"tracing.messages_per_s": 100_000}))
     publisher = device(server, "publisher", 4)
     acknowledged = 0
     for number in range(500):

@@ -45,7 +45,7 @@ def batch_of(kinds: list[str]) -> RecordBatch:
 @given(st.lists(st.sampled_from(KINDS), max_size=12), st.sets(st.integers(0, 12)))
 def test_the_right_messages_get_the_context_and_nothing_else_changes(kinds: list[str], chosen: set[int]) -> None:
     data = bytes(batch_of(kinds))
-    found = list(find_traced(data, chosen))
+    found = list(find_traced(data, chosen=chosen))
     messages = [kind for kind in kinds if kind != "change"]
     expected = [
         number
@@ -72,7 +72,7 @@ def test_the_right_messages_get_the_context_and_nothing_else_changes(kinds: list
 def test_places_are_told_of_the_old_batch(kinds: list[str], chosen: set[int], pieces: int) -> None:
     """Also where the new batch is appended in several pieces."""
     data = bytes(batch_of(kinds))
-    made = changed(data, [(message, NEW) for message in find_traced(data, chosen)])
+    made = changed(data, [(message, NEW) for message in find_traced(data, chosen=chosen)])
     starts_before, starts_after = record_starts(data), record_starts(bytes(made.batch))
     told: dict[int, int] = {}
 
@@ -116,3 +116,10 @@ def test_a_record_batch_is_opened() -> None:
         batch.append(RecordType.MESSAGE, b"%d" % number, topic=b"t", properties=properties)
     batch.end_atomic()
     assert [message.number for message in find_traced(bytes(batch))] == [0, 1, 2]
+
+
+def test_no_more_messages_are_looked_into_than_allowed() -> None:
+    left = [True, True, False]
+    found = list(find_traced(bytes(batch_of(["sampled", "bad", "sampled", "sampled"])), lambda: left.pop(0)))
+    assert [message.number for message in found] == [0]
+    assert left == []
