@@ -26,6 +26,7 @@ from opentelemetry.trace.span import TraceState
 
 from penstock.config.tracing_settings import TracingSettings
 from penstock.tracing.batches import FoundMessage
+from penstock.tracing.export_log import take_over
 from penstock.tracing.sampling import RateBound, Sampler
 from store.records.records import RecordFlag
 from store.records.trace_context import TraceContext
@@ -54,6 +55,7 @@ class Tracing:
                 "penstock.role": role,
             }
         )
+        take_over(settings.endpoint or "")
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(
             BatchSpanProcessor(

@@ -307,6 +307,13 @@ def test_a_collector_that_does_not_answer_holds_nothing_up(
     began_s = time.monotonic()
     server.terminate()
     assert time.monotonic() - began_s < 8
+    said = re.findall(
+        r"WARNING penstock\.tracing: spans are not exported to \S+: .*; check tracing\.endpoint", server.log_text()
+    )
+    assert len(said) <= 1
+    assert "Transient error" not in server.log_text().replace("".join(said), "")
+    if fault == "away":
+        assert said
 
 
 def test_without_the_packages_the_start_says_what_to_install(tmp_path: Any) -> None:
