@@ -19,6 +19,7 @@ from gateway.settings import GatewaySettings
 from notify.events.urls import without_credentials
 from notify.settings import NotifySettings, WireSettings
 from penstock.config.audit_settings import AuditSettings
+from penstock.config.tracing_settings import TracingSettings
 from store.settings import StoreSettings
 
 
@@ -31,6 +32,7 @@ class Settings:
     auth: AuthSettings = field(default_factory=AuthSettings)
     quota: QuotaSettings = field(default_factory=QuotaSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    tracing: TracingSettings = field(default_factory=TracingSettings)
     admin: str | None = field(
         default=None,
         metadata={
@@ -128,6 +130,8 @@ class Setting:
             return "one of " + ", ".join(get_args(self.kind))
         if self.kind is int:
             return _describe_range(self.limits.get("at_least"), self.limits.get("at_most"))
+        if self.kind is float:
+            return f"a number from {self.limits['at_least']} to {self.limits['at_most']}"
         if self.kind is bool:
             return "true or false"
         if self.kind is Path:
@@ -151,7 +155,7 @@ class Setting:
         return value
 
     def _within_limits(self, item: object) -> bool:
-        if isinstance(item, int):
+        if isinstance(item, int | float):
             at_least, at_most = self.limits.get("at_least", item), self.limits.get("at_most", item)
             return bool(at_least <= item <= at_most)
         if isinstance(item, str) and "pattern" in self.limits:
@@ -198,6 +202,7 @@ def build(values: Mapping[str, object]) -> Settings:
         "auth": {},
         "quota": {},
         "audit": {},
+        "tracing": {},
         "": {},
     }
     for path, value in values.items():
@@ -205,8 +210,8 @@ def build(values: Mapping[str, object]) -> Settings:
     store, wire = StoreSettings(**sections["store"]), WireSettings(**sections["wire"])
     notify, gateway = NotifySettings(**sections["notify"]), GatewaySettings(**sections["gateway"])
     auth, quota = AuthSettings(**sections["auth"]), QuotaSettings(**sections["quota"])
-    audit = AuditSettings(**sections["audit"])
-    return Settings(store, wire, notify, gateway, auth, quota, audit, **sections[""])
+    audit, tracing = AuditSettings(**sections["audit"]), TracingSettings(**sections["tracing"])
+    return Settings(store, wire, notify, gateway, auth, quota, audit, tracing, **sections[""])
 
 
 def value_of(settings: Settings, path: str) -> object:

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ from penstock.sdk.autobatch import AutoBatch, Gatherer
 from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.compression import Compression, chosen
 from penstock.sdk.credentials import ClientCredentials, Password
+from penstock.sdk.current_span import API as OPENTELEMETRY
+from penstock.sdk.current_span import current_headers, with_current_span
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
 from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, prefetch_of
@@ -223,7 +226,7 @@ class Client:
             batch.publish("line/7/temp", b"21.6")
         first, second = batch.receipts
         """
-        plain_bytes = self._compression.above_bytes
+        plain_bytes = self._plain_bytes
         return BatchOfOneTopic(self.message, self._publish_whole, self._batch_bytes, plain_bytes)
 
     async def publish_many(self, messages: Iterable[ToPublish]) -> list[Receipt]:
@@ -236,8 +239,13 @@ class Client:
         TypeError or StoreRefused (too large), and nothing was sent; NotAllStored: some were refused or timed out.
         """
         most_bytes, most_changes = min(PACK_BYTES, self._batch_bytes), pack_changes(self._opened.requests.welcome)
-        packer = Packer(self.message, most_bytes, most_changes, self._compression.above_bytes)
+        packer = Packer(self.message, most_bytes, most_changes, self._plain_bytes)
         return await published(list(packer.packs(messages)), self._publish_whole, self._send)
+
+    @property
+    def _plain_bytes(self) -> int:
+        """Payloads up to this size are a message by themselves; -1 where each message names the current span."""
+        return -1 if current_headers() else self._compression.above_bytes
 
     @property
     def _batch_bytes(self) -> int:
@@ -261,6 +269,8 @@ class Client:
     def _message(
         self, topic: str, payload: bytes | str, options: PublishOptions, due_ms: int | None = None
     ) -> Outgoing:
+        if OPENTELEMETRY in sys.modules:
+            options = with_current_span(options)
         in_log = self._names.topic(topic)
         left_by = b"" if due_ms is None else self._opened.left_by
         is_live_only, compression = self._is_live_only(in_log), self._compression

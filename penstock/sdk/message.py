@@ -11,11 +11,16 @@ from penstock.sdk.compression import as_published
 from penstock.sdk.message_id import StorePlace
 from store.records.record_bytes import walk
 from store.records.records import Attribute, RecordFlag, decode_attributes
-
-MESSAGE_EXPIRY_INTERVAL, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA = 0x02, 0x03, 0x08, 0x09
-PAYLOAD_FORMAT_INDICATOR, USER_PROPERTY = 0x01, 0x26
-_FIXED_BYTES = {PAYLOAD_FORMAT_INDICATOR: 1, MESSAGE_EXPIRY_INTERVAL: 4}
-_TEXTS = {CONTENT_TYPE: 1, RESPONSE_TOPIC: 1, CORRELATION_DATA: 1, USER_PROPERTY: 2}
+from store.records.trace_context import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    MESSAGE_EXPIRY_INTERVAL,
+    RESPONSE_TOPIC,
+    USER_PROPERTY,
+    TraceContext,
+    find_context,
+    stored_properties,
+)
 
 RecordTuple = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes, bytes]
 TIMESTAMP: Final = 1  # where these stand in it
@@ -183,6 +188,12 @@ class Message:
         return list(user_properties(self._record[PROPERTIES]))
 
     @property
+    def trace_context(self) -> TraceContext | None:
+        """The span that the message names as the parent of what is done with it (W3C Trace Context): the user property
+        `traceparent`, and `tracestate`. None if it has none or a bad one. penstock.sdk.tracing makes spans of it."""
+        return find_context(self._record[PROPERTIES])
+
+    @property
     def content_type(self) -> str | None:
         """The content type of the payload, as its publisher says (MQTT 5)."""
         found = _property(self._record[PROPERTIES], CONTENT_TYPE)
@@ -191,7 +202,7 @@ class Message:
     @property
     def expires_after(self) -> timedelta | None:
         """How long after `stored_at` MQTT subscribers get it (message expiry interval of MQTT 5); None: for ever."""
-        for identifier, value in _properties(self._record[PROPERTIES]):
+        for identifier, value in stored_properties(self._record[PROPERTIES]):
             if identifier == MESSAGE_EXPIRY_INTERVAL:
                 return timedelta(seconds=int.from_bytes(value, "big"))
         return None
@@ -210,28 +221,14 @@ class Message:
 
 def user_properties(data: bytes) -> Iterator[tuple[str, str]]:
     """The user properties among the MQTT 5 properties of a stored message, in their order."""
-    for identifier, value in _properties(data):
+    for identifier, value in stored_properties(data):
         if identifier == USER_PROPERTY:
             end = 2 + int.from_bytes(value[:2], "big")
             yield value[2:end].decode(), value[end + 2 :].decode()
 
 
 def _property(data: bytes, wanted: int) -> bytes | None:
-    return next((value[2:] for identifier, value in _properties(data) if identifier == wanted), None)
-
-
-def _properties(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Identifier and value of each property; texts with the two bytes of their length, a user property is two texts."""
-    at = 0
-    while at < len(data):
-        identifier = data[at]
-        start = end = at + 1
-        if identifier in _FIXED_BYTES:
-            end += _FIXED_BYTES[identifier]
-        for _ in range(_TEXTS.get(identifier, 0)):
-            end += 2 + int.from_bytes(data[end : end + 2], "big")
-        yield identifier, data[start:end]
-        at = end
+    return next((value[2:] for identifier, value in stored_properties(data) if identifier == wanted), None)
 
 
 class Batch:

@@ -22,6 +22,7 @@ from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls, StoreTls
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.servers.process import SUPERVISED, Stop, heed_hangup, run, tune_garbage_collection
+from penstock.tracing.opening import check_tracing, open_tracing
 from store.version import VERSION
 
 log = logging.getLogger("penstock")
@@ -35,6 +36,7 @@ def serve(settings: Settings) -> int:
     token = token_of_gateway(settings.gateway)
     tls = StoreTls(address, settings.gateway)
     check_exposed(settings)
+    check_tracing(settings)
     client_tls, judging = ClientTls(settings.gateway), AccessLoader(settings.auth)
     return run(settings, lambda: _serve(settings, address, token, tls, client_tls, judging))
 
@@ -57,14 +59,16 @@ async def _serve(
     say_who_may_connect(settings)
     patience_s, cache_bytes = settings.gateway.store_patience_s, settings.gateway.range_cache_bytes
 
-    def store_of(link: StoreLink) -> RemoteStore:
-        return RemoteStore(patience_s, cache_bytes, link.flush, link.wake, loop.time)
-
-    link = StoreLink(address, name, token, tls.context if tls.is_set else None, store_of)
-    store = link.store
     broker: Broker | None = None
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
+        parts = open_tracing(settings, "gateway", closing)
+
+        def store_of(link: StoreLink) -> RemoteStore:
+            return parts.remote_store(patience_s, cache_bytes, link.flush, link.wake, loop.time)
+
+        link = StoreLink(address, name, token, tls.context if tls.is_set else None, store_of)
+        store = link.store
         if settings.admin is not None:
             closing.callback(open_gateway_admin(settings.admin, lambda: broker, lambda: None, store).close)
         if settings.notify.events == "lookup" and settings.notify.redis_url:

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from gateway.broker import Broker
 from lightqueue.message_store import MessageStore
 from notify.local.hub import Hub
-from notify.local.store import LocalStore
 from notify.server.server import StoreServer
 from penstock.config.settings import Settings
 from penstock.servers.access import AccessLoader
@@ -20,6 +19,7 @@ from penstock.servers.listeners import Listeners, check_exposed, open_gateway_ad
 from penstock.servers.process import DRAIN_S, Stop, heed_hangup, listen_to_operators, run, tune_garbage_collection
 from penstock.servers.starting import Starting
 from penstock.servers.user_limits import quotas_of
+from penstock.tracing.opening import check_tracing, open_tracing
 from store.version import VERSION
 
 log = logging.getLogger("penstock")
@@ -28,6 +28,7 @@ log = logging.getLogger("penstock")
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     check_exposed(settings)
+    check_tracing(settings)
     tls, judging = ClientTls(settings.gateway), AccessLoader(settings.auth)
     return run(settings, lambda: _serve(settings, tls, judging))
 
@@ -54,13 +55,14 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
         if settings.admin is not None:
             admin = open_gateway_admin(settings.admin, lambda: broker, lambda: store, None, lambda: starting.text)
             closing.callback(admin.close)
-        store = messages = MessageStore(settings.store, on_safe, starting.replayed)
+        parts = open_tracing(settings, "serve", closing)
+        store = messages = parts.message_store(settings.store, on_safe, starting.replayed)
         closing.callback(messages.close)
         audit, reopen_audit = open_audit(settings, closing)
         tls.start(audit)
         heed_hangup(judging.reload, tls.reload, reopen_audit)
         hub = Hub(messages, quotas=quotas_of(settings.quota), audit=audit)
-        access, store_here = judging.start(closing, audit), LocalStore.join(hub, "gateway")
+        access, store_here = judging.start(closing, audit), parts.local_store(hub)
         broker = serving = Broker(store_here, settings.gateway, loop, access, settings.quota, audit)
         closing.callback(serving.close)
         judging.on_reload(serving.judge_again)

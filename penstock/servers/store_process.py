@@ -37,6 +37,7 @@ from penstock.servers.process import (
 from penstock.servers.starting import Starting
 from penstock.servers.store_users import StoreUsers
 from penstock.servers.user_limits import quotas_of
+from penstock.tracing.opening import check_tracing, open_tracing
 from store.version import VERSION
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def serve(settings: Settings) -> int:
     tokens = tokens_of_store(settings.wire)
     tls = WireTls(settings.wire) if address.is_tls else None
     check_exposed(address, settings, tokens)
+    check_tracing(settings)
     judging = AccessLoader(settings.auth)
     return run(settings, lambda: _serve(settings, address, tokens, tls, judging))
 
@@ -78,7 +80,8 @@ async def _serve(
         closing.callback(log.info, "stopped")
         if settings.admin is not None:
             closing.callback(_open_admin(settings.admin, lambda: server, starting).close)
-        messages = MessageStore(settings.store, on_safe, starting.replayed)
+        parts = open_tracing(settings, "store", closing)
+        messages = parts.message_store(settings.store, on_safe, starting.replayed)
         closing.callback(messages.close)
         audit, reopen_audit = open_audit(settings, closing)
         reloads = [judging.reload, reopen_audit]

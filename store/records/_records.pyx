@@ -472,3 +472,4 @@ cdef class Records:
 include "parts/_expanded.pxi"
 include "parts/_lost.pxi"
 include "parts/_received.pxi"
+include "parts/_traced.pxi"

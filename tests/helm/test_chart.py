@@ -37,6 +37,7 @@ SECRETS_OF_OTHERS = {
     "mqtt-certificate",
     "mqtt-auth",
 }
+OPERATOR_KINDS = {"ServiceMonitor", "PrometheusRule"}
 CLIENT_PORTS = {"mqtt", "mqtts", "ws", "wss"}
 
 
@@ -50,8 +51,8 @@ def test_every_object_is_one_that_kubernetes_takes(values_name: str, version: st
     rendered = render("--values", VALUES[values_name], "--kube-version", version)
     assert {"StatefulSet", "Deployment", "Service", "PodDisruptionBudget"} <= {it["kind"] for it in rendered.objects}
     for thing in rendered.objects:
-        if thing["kind"] == "ServiceMonitor":
-            schema = yaml.safe_load((HERE / "servicemonitor.schema.yaml").read_text())
+        if thing["kind"] in OPERATOR_KINDS:
+            schema = yaml.safe_load((HERE / f"{thing['kind'].lower()}.schema.yaml").read_text())
             jsonschema.Draft202012Validator(schema).validate(thing)
         else:
             kubernetes_validate.validate(thing, version, strict=True)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from penstock.config.settings_tree import SETTINGS
-from tests.helm.chart import CHART, VALUES, render, template
+from tests.helm.chart import CHART, VALUES, render, template, variables_of
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -143,3 +143,15 @@ def test_every_setting_may_be_given_otherwise() -> None:
     }
     for name, setting in SETTINGS.items():
         assert name in refused or setting.environment_names[-1] in names
+
+
+def test_a_fraction_stays_one_and_a_large_number_has_all_its_digits() -> None:
+    settings = (
+        "--set",
+        "settings.tracing\\.sample_ratio=0.25",
+        "--set",
+        "settings.store\\.retention_bytes=17179869184",
+    )
+    variables = variables_of(render("--values", VALUES["minimal"], *settings).container("store"))
+    assert variables["PENSTOCK_TRACING__SAMPLE_RATIO"]["value"] == "0.25"
+    assert variables["PENSTOCK_STORE__RETENTION_BYTES"]["value"] == "17179869184"

@@ -155,7 +155,7 @@ The operator's settings as environment variables. Takes a dict of `settings` and
   {{- if kindIs "slice" $value }}
   value: {{ join "," $value | quote }}
   {{- else if kindIs "float64" $value }}
-  value: {{ $value | int64 | quote }}
+  value: {{ ternary ($value | int64 | toString) ($value | toString) (eq (floor $value) $value) | quote }}
   {{- else }}
   value: {{ $value | quote }}
   {{- end }}
