@@ -145,7 +145,7 @@ def _moved(message: of_group.GroupReset, _: Frame, __: MessageStore) -> list[Per
     ]
 
 
-def _dropped(message: of_group.GroupDrop, _: Frame, __: MessageStore) -> list[Permission]:
+def _dropped(message: of_group.GroupDrop | of_group.GroupPause, _: Frame, __: MessageStore) -> list[Permission]:
     return [Permission(SUBSCRIBE, message.topic_filter, message.group)]
 
 
@@ -175,5 +175,6 @@ _WANTED: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], list[Permi
     of_group.GroupOpen: _joined,
     of_group.GroupReset: _moved,
     of_group.GroupDrop: _dropped,
+    of_group.GroupPause: _dropped,
     wire.CancelDelayed: _taken_back,
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from store.wire import group_messages as of_group
 from store.wire import messages as wire
 from store.wire import operator_messages as of_operator
 from store.wire import rights_messages as of_rights
@@ -26,6 +27,11 @@ HOSTILE: tuple[tuple[Role, type[WireMessage], list[object]], ...] = (
     (Role.CLIENT, of_rights.Permitted, ["publish", ["t"], 1]),
     (Role.CLIENT, of_rights.Permitted, ["x" * 65, ["t"]]),
     (Role.CLIENT, of_rights.Permitted, [None, ["t"]]),
+    (Role.CLIENT, of_group.GroupPause, ["g", "t"]),
+    (Role.CLIENT, of_group.GroupPause, ["g", "t", 1]),
+    (Role.CLIENT, of_group.GroupPause, ["g/h", "t", True]),
+    (Role.OPERATOR, of_group.GroupPause, ["", "t", True]),
+    (Role.OPERATOR, of_group.PausedGroups, ["g", -1]),
     (Role.OPERATOR, of_operator.ShowServer, []),
     (Role.OPERATOR, of_operator.ShowServer, [-1]),
     (Role.OPERATOR, of_operator.ShowServer, ["0"]),
@@ -35,18 +41,19 @@ HOSTILE: tuple[tuple[Role, type[WireMessage], list[object]], ...] = (
     (Role.OPERATOR, of_operator.TopicReaders, ["t" * 70_000, 0]),
 )
 """Who sends the body of which message."""
+ROLES = ("gateway", "client", "operator")
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
-    store = StoreProcess(tmp_path_factory.mktemp("hostile"), settings={"wire.operator_token": "ops"})
+    store = StoreProcess(tmp_path_factory.mktemp("hostile"), settings={f"wire.{role}_token": role for role in ROLES})
     yield store
     store.close()
 
 
 @pytest.fixture(scope="module")
 def healthy(store: StoreProcess) -> WirePeer:
-    return store.connect("healthy", Role.CLIENT)
+    return store.connect("healthy", Role.CLIENT, Role.CLIENT.value)
 
 
 def frame(message: type[WireMessage], body: list[object]) -> bytes:
@@ -59,7 +66,7 @@ def frame(message: type[WireMessage], body: list[object]) -> bytes:
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_what_no_peer_sends(store: StoreProcess, healthy: WirePeer, number: int) -> None:
     role, message, body = HOSTILE[number]
-    hostile = store.connect(f"hostile-{number}", role, "ops" if role is Role.OPERATOR else "")
+    hostile = store.connect(f"hostile-{number}", role, role.value)
     hostile.socket.sendall(frame(message, body))
     with pytest.raises(PeerClosed):
         hostile.wait(lambda: False)

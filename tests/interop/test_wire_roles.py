@@ -73,6 +73,8 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_group.GroupList("", 0),
     of_group.GroupReset("g", "t", "earliest"),
     of_group.GroupDrop("g", "t"),
+    of_group.GroupPause("g", "t", True),
+    of_group.PausedGroups("", 0),
     wire.ListDelayed((0, 0), 1),
     wire.CancelDelayed(0, 0),
     of_log.Segments(0),
