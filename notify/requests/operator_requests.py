@@ -7,9 +7,12 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from lightqueue.errors import LightQueueError
 from notify.bans import BadBan, info_of
+from notify.errors import GroupRefused
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
+from notify.requests.dead_letter_requests import list_dead_letters, settle_dead_letter
 from notify.requests.name_snapshots import ListingEnded, NameSnapshots
 from notify.requests.server_figures import show_server
 from notify.requests.topic_readers import find_readers
@@ -44,7 +47,7 @@ class OperatorRequests:
         """
         try:
             return _ACTIONS[type(message)](self, message, done)
-        except (BadBan, ListingEnded) as error:
+        except (BadBan, ListingEnded, GroupRefused, LightQueueError) as error:
             done(Failed(FailureCode.BAD_REQUEST, str(error)))
         except StoreError as error:
             done(Failed(FailureCode.UNAVAILABLE, str(error)))
@@ -157,6 +160,8 @@ class OperatorRequests:
 _ACTIONS: dict[type[WireMessage], Callable[[OperatorRequests, Any, Done], Iterator[None] | None]] = {
     of_operator.ShowServer: OperatorRequests._show_server,
     of_operator.TopicReaders: OperatorRequests._find_readers,
+    of_operator.DeadLetters: lambda self, request, done: list_dead_letters(self._hub, request, done),
+    of_operator.SettleDeadLetter: lambda self, request, done: settle_dead_letter(self._hub, request, done),
     of_operator.ListClients: OperatorRequests._list,
     of_operator.ShowClient: OperatorRequests._show,
     of_operator.DisconnectClient: OperatorRequests._disconnect,

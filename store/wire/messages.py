@@ -485,4 +485,7 @@ KINDS = (
     Kind(129, of_operator.ServerShown, _STORE, asked=True),
     Kind(130, of_operator.TopicReaders, _OPERATOR, asked=True),
     Kind(131, of_operator.TopicReadersFound, _STORE, asked=True),
+    Kind(132, of_operator.DeadLetters, _OPERATOR, asked=True),
+    Kind(133, of_operator.DeadLettersFound, _STORE, asked=True),
+    Kind(134, of_operator.SettleDeadLetter, _OPERATOR, asked=True),
 )

@@ -206,3 +206,35 @@ class TopicReadersFound(WireMessage, frozen=True):
     sessions: Annotated[list[TopicReader], Items]
     groups: Annotated[list[tuple[Name, Name]], Items]
     next: Count | None
+
+
+class DeadLetters(WireMessage, frozen=True):
+    """Dead letters of a group that are not settled, oldest first: up to `limit` from queue_offset `after` on."""
+
+    group: Annotated[str, Meta(min_length=1, max_length=255)]
+    after: Count
+    limit: Annotated[int, Meta(ge=1, le=1_000)]
+
+
+class DeadLettersFound(WireMessage, frozen=True):
+    """Of each its queue_offset and its record in log format; empty if that is larger than an answer.
+
+    `next`: what to ask for `after`; None: that was all.
+    """
+
+    letters: Annotated[list[tuple[Count, bytes]], Items]
+    next: Count | None
+
+
+class SettleDeadLetter(WireMessage, frozen=True):
+    """Publish the message of a dead letter `again` to its first topic, or drop it; it is settled then.
+
+    `queue_offset` and `log_offset`: as in DeadLettersFound and its record. An OperatorDone that is not `found`: it was
+    settled before, or is not kept any more.
+    """
+
+    group: Annotated[str, Meta(min_length=1, max_length=255)]
+    queue_offset: Count
+    log_offset: Count
+    again: bool
+    by: Line

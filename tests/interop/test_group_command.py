@@ -139,6 +139,7 @@ def test_a_paused_group_deals_nothing(store: StoreProcess) -> None:
     publish(store, 2, by="another")
     assert consumer.pop(10, wait_ms=200) == []
     assert consumer.ack(held) == []
+    consumer.close()
     assert (listed(store)["paused"], listed(store)["lag"]) == (True, 4)
     store.kill()
     store.start()

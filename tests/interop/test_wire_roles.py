@@ -87,6 +87,8 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_rights.Permitted("publish", ["t"]),
     of_operator.ShowServer(0),
     of_operator.TopicReaders("t", 0),
+    of_operator.DeadLetters("g", 0, 1),
+    of_operator.SettleDeadLetter("g", 0, 0, True, "ops"),
 )
 OF_GATEWAYS = {
     *{"BanMade", "ReadAt", "Claim", "Release", "Holds"},
@@ -94,7 +96,7 @@ OF_GATEWAYS = {
 }
 OF_CLIENTS = {"Publish", "Get", "Find", "Segments", "ReadLog", "SeekLog", "QueueOffsets", "ReaderAt", "Topics"}
 OF_CLIENTS |= {"Rights", "Permitted"}
-OF_OPERATORS = {"ShowServer", "TopicReaders"}
+OF_OPERATORS = {"ShowServer", "TopicReaders", "DeadLetters", "SettleDeadLetter"}
 OF_THE_STORE: tuple[WireMessage, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),
     wire.Refused("busy", ""),
