@@ -87,6 +87,13 @@ class OperatorRequests:
         subscriptions = [(each.topic_filter, each.qos) for each in some]
         done(ClientShown(info, subscriptions, state.will is not None, state.acked))
 
+    def _describe(self, request: of_operator.DescribeClient, done: Done) -> None:
+        holder = self._hub.claims.holder(request.client_id)
+        if holder is None:
+            done(of_operator.ClientDescribed(None))
+        else:
+            holder.sessions.describe(request.client_id, lambda details: done(of_operator.ClientDescribed(details)))
+
     def _info(self, client_id: str) -> ClientInfo | None:
         hub = self._hub
         state: SessionState | None = hub.messages.sessions.get(client_id)
@@ -164,6 +171,7 @@ _ACTIONS: dict[type[WireMessage], Callable[[OperatorRequests, Any, Done], Iterat
     of_operator.SettleDeadLetter: lambda self, request, done: settle_dead_letter(self._hub, request, done),
     of_operator.ListClients: OperatorRequests._list,
     of_operator.ShowClient: OperatorRequests._show,
+    of_operator.DescribeClient: OperatorRequests._describe,
     of_operator.DisconnectClient: OperatorRequests._disconnect,
     of_operator.EndSession: OperatorRequests._end,
     of_operator.AssignSession: OperatorRequests._assign,

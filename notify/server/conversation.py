@@ -40,7 +40,7 @@ from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import NO_TOKENS, ServerHandshake
 from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome, WireMessage
-from store.wire.operator_messages import BanMade
+from store.wire.operator_messages import BanMade, Describe, Described
 
 log = logging.getLogger("penstock.wire")
 
@@ -329,7 +329,7 @@ class Conversation:
         self._events.taken_over[client_id] = None
         self.wake()
 
-    def told(self, message: wire.BansTold | wire.Disconnect | wire.Judge | of_pace.Slow) -> None:
+    def told(self, message: wire.BansTold | wire.Disconnect | wire.Judge | Describe | of_pace.Slow) -> None:
         self._operators.told(message)
         self.wake()
 
@@ -498,6 +498,7 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
     wire.Find: Conversation._client_read,
     of_rights.Rights: Conversation._tell_rights,
     of_rights.Permitted: Conversation._tell_rights,
+    Described: lambda self, _, message: self._known.descriptions.answered(message),
     BanMade: lambda self, _, message: self._operators.ban_made(message),
     wire.Ping: Conversation._ping,
     wire.Pong: Conversation._pong,

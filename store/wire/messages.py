@@ -488,4 +488,8 @@ KINDS = (
     Kind(132, of_operator.DeadLetters, _OPERATOR, asked=True),
     Kind(133, of_operator.DeadLettersFound, _STORE, asked=True),
     Kind(134, of_operator.SettleDeadLetter, _OPERATOR, asked=True),
+    Kind(135, of_operator.DescribeClient, _OPERATOR, asked=True),
+    Kind(136, of_operator.ClientDescribed, _STORE, asked=True),
+    Kind(137, of_operator.Describe, _STORE),
+    Kind(138, of_operator.Described, _GATEWAY),
 )

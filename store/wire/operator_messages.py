@@ -238,3 +238,52 @@ class SettleDeadLetter(WireMessage, frozen=True):
     log_offset: Count
     again: bool
     by: Line
+
+
+class ClientDetails(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What a gateway knows of a connected client.
+
+    `version` of MQTT: 4 is 3.1.1, 5 is 5.0. `keep_alive_s`: 0: none. `durable`: its session outlives the connection.
+    `opened_ms`: Unix time. `in_flight` messages of QoS 1 and 2, at most `window`; `backlog` messages wait to be sent
+    before any of its queues; `lag`: entries of its queues that it has not been sent; `unread_bytes`: sent since it
+    stopped to read. `subscriptions` as (topic_filter, QoS), shared ones with nil, up to 1,000 of each, whether they are
+    in the log or not.
+    """
+
+    version: Count
+    keep_alive_s: Count
+    durable: bool
+    tls: bool
+    opened_ms: Count
+    in_flight: Count
+    window: Count
+    backlog: Count
+    lag: Count
+    unread_bytes: Count
+    subscriptions: Annotated[list[tuple[Name, Annotated[int, Meta(ge=0, le=2)] | None]], Items]
+
+
+class DescribeClient(WireMessage, frozen=True):
+    """What the gateway of a connected client knows of it."""
+
+    client_id: Name
+
+
+class ClientDescribed(WireMessage, frozen=True):
+    """None: it is not connected, or its gateway is too old, or did not answer within a second."""
+
+    details: ClientDetails | None
+
+
+class Describe(WireMessage, frozen=True):
+    """To the gateway that has the client. `number` is that of the question."""
+
+    number: Count
+    client_id: Name
+
+
+class Described(WireMessage, frozen=True):
+    """The answer; None: the gateway does not have the client."""
+
+    number: Count
+    details: ClientDetails | None

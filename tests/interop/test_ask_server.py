@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -17,7 +18,9 @@ from penstock.console.store.operator import OperatorConnection
 from penstock.sdk.address import Address
 from store.version import VERSION
 from store.wire.operator_messages import (
+    ClientDescribed,
     ClientsListed,
+    DescribeClient,
     ListClients,
     ServerShown,
     ShowServer,
@@ -26,6 +29,8 @@ from store.wire.operator_messages import (
     TopicReadersFound,
 )
 from tests.conftest import ServerFactory
+from tests.interop.test_tls import listener_settings, session, trusting
+from tests.support.certificates import authority
 from tests.support.mqtt_packet_client import Device
 from tests.support.server_process import PenstockServer
 
@@ -147,3 +152,33 @@ def test_thousands_of_sessions_are_listed_by_several_at_once(server: PenstockSer
     some = {f"s-{number}" for number in range(0, 4_100, 1_000)}
     everybody = {f"s-{number}" for number in range(4_100)}
     assert asked(server, at_once) == [everybody, some, everybody, some]
+
+
+def test_a_client_is_described_by_its_gateway(server: PenstockServer) -> None:
+    device, other = Device(server.port, "d-1"), Device(server.port, "d-2", version=4)
+    assert device.connect(keep_alive_s=40, session_expiry_interval=0).reason_code is ReasonCode.SUCCESS
+    assert other.connect().reason_code == 0
+    device.subscribe("line/+", 2)
+    device.subscribe("$share/g/line/#", 1)
+
+    async def described(operator: OperatorConnection) -> list[ClientDescribed]:
+        return [await operator.ask(DescribeClient(name), ClientDescribed) for name in ("d-1", "d-2", "nobody")]
+
+    first, second, third = (each.details for each in asked(server, described))
+    assert first is not None
+    assert second is not None
+    assert (first.version, first.keep_alive_s, first.durable, first.tls) == (5, 40, False, False)
+    assert sorted(first.subscriptions) == [("$share/g/line/#", None), ("line/+", 2)]
+    assert (first.in_flight, first.backlog, first.lag) == (0, 0, 0)
+    assert first.opened_ms > 1_700_000_000_000
+    assert (second.version, third) == (4, None)
+
+
+@pytest.mark.topologies("one process")
+def test_a_client_with_tls(penstock_server: ServerFactory, tmp_path: Path) -> None:
+    ca = authority(tmp_path, "authority")
+    server = penstock_server(flush="async", settings=listener_settings(tmp_path, ca))
+    with session(server, trusting(ca), "d-1"):
+        answer = asked(server, lambda operator: operator.ask(DescribeClient("d-1"), ClientDescribed))
+    assert answer.details is not None
+    assert answer.details.tls

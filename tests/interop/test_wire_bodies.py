@@ -32,6 +32,7 @@ HOSTILE: tuple[tuple[Role, type[WireMessage], list[object]], ...] = (
     (Role.CLIENT, of_group.GroupPause, ["g/h", "t", True]),
     (Role.OPERATOR, of_group.GroupPause, ["", "t", True]),
     (Role.OPERATOR, of_group.PausedGroups, ["g", -1]),
+    (Role.OPERATOR, of_operator.DescribeClient, [1]),
     (Role.OPERATOR, of_operator.DeadLetters, ["", 0, 1]),
     (Role.OPERATOR, of_operator.DeadLetters, ["g", 0, 1_001]),
     (Role.OPERATOR, of_operator.SettleDeadLetter, ["g", 0, 0, 1, "ops"]),

@@ -89,14 +89,16 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_operator.TopicReaders("t", 0),
     of_operator.DeadLetters("g", 0, 1),
     of_operator.SettleDeadLetter("g", 0, 0, True, "ops"),
+    of_operator.DescribeClient("victim"),
+    of_operator.Described(1, None),
 )
 OF_GATEWAYS = {
     *{"BanMade", "ReadAt", "Claim", "Release", "Holds"},
-    *{"Judged", "TakeMessage", "TakeSubscriptions", "LiveSubscriptions", "Behind"},
+    *{"Judged", "TakeMessage", "TakeSubscriptions", "LiveSubscriptions", "Behind", "Described"},
 }
 OF_CLIENTS = {"Publish", "Get", "Find", "Segments", "ReadLog", "SeekLog", "QueueOffsets", "ReaderAt", "Topics"}
 OF_CLIENTS |= {"Rights", "Permitted"}
-OF_OPERATORS = {"ShowServer", "TopicReaders", "DeadLetters", "SettleDeadLetter"}
+OF_OPERATORS = {"ShowServer", "TopicReaders", "DeadLetters", "SettleDeadLetter", "DescribeClient"}
 OF_THE_STORE: tuple[WireMessage, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),
     wire.Refused("busy", ""),

@@ -28,9 +28,9 @@ from store.wire.client.request_errors import RequestErrors
 from store.wire.client.requests import Outcome, PendingRequests, RequestRules
 from store.wire.frames import Frame
 from store.wire.group_messages import GroupPause, PausedGroups
-from store.wire.handshake import DEAD_LETTERS_VERSION, PAUSING_VERSION, RIGHTS_VERSION, VERSIONS
+from store.wire.handshake import DEAD_LETTERS_VERSION, DESCRIBING_VERSION, PAUSING_VERSION, RIGHTS_VERSION, VERSIONS
 from store.wire.messages import Hello, Role, Welcome
-from store.wire.operator_messages import DeadLetters, SettleDeadLetter, ShowServer, TopicReaders
+from store.wire.operator_messages import DeadLetters, DescribeClient, SettleDeadLetter, ShowServer, TopicReaders
 
 log = logging.getLogger("penstock.console")
 
@@ -43,6 +43,7 @@ MOST_REQUESTS = 256
 NEEDS_VERSION: dict[type[WireMessage], int] = {
     **dict.fromkeys((ShowServer, TopicReaders), RIGHTS_VERSION),
     **dict.fromkeys((GroupPause, PausedGroups), PAUSING_VERSION),
+    DescribeClient: DESCRIBING_VERSION,
     **dict.fromkeys((DeadLetters, SettleDeadLetter), DEAD_LETTERS_VERSION),
 }
 """Of the wire, by request: an older store would end the connection."""
