@@ -22,7 +22,7 @@ from store.state.changes import GroupAdvanced
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey
 from store.state.sessions import SessionState
-from store.wire.operator_messages import BansTold, Disconnect
+from store.wire.operator_messages import BansTold, ClientDetails, Disconnect
 from store.wire.pace_messages import Slow
 
 Told = BansTold | Disconnect | Slow
@@ -111,6 +111,9 @@ class SessionListener(Protocol):
 
     def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
         """Messages that clients left are due: find out whether they may be sent."""
+
+    def describe(self, client_id: str, then: Callable[[ClientDetails | None], None]) -> None:
+        """Describe a client that is connected; None: there is none, or it is not known in time."""
 
     def told(self, message: Told) -> None:
         """Bans were set or lifted, an operator ends a client's connection, or gateways are behind."""
@@ -366,6 +369,9 @@ class _NoListener:
     can_judge = False
 
     def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None: ...
+
+    def describe(self, client_id: str, then: Callable[[ClientDetails | None], None]) -> None:
+        then(None)
 
     def wake(self) -> None: ...
 

@@ -52,6 +52,11 @@ class StoreClient:
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self._link.close("done")
 
+    @property
+    def version(self) -> int:
+        """Of the wire that the store speaks."""
+        return self._link.welcome.version
+
     def call(self, request: WireMessage, kind: type[M]) -> M:
         """Ask, and wait for the answer."""
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from gateway.access.left_messages import LeftMessageGuard
 from gateway.clients.ban_sweep import BanSweep
 from gateway.clients.connections import Connections
+from gateway.clients.describing import describe
 from gateway.clients.registry import SessionRegistry
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection
@@ -15,7 +16,7 @@ from lightqueue.queues._queues import Queue
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 from notify.api import Told
 from store.errors import StoreError
-from store.wire.operator_messages import BansTold, Disconnect
+from store.wire.operator_messages import BansTold, ClientDetails, Disconnect
 
 
 class StoreEvents:
@@ -71,6 +72,11 @@ class StoreEvents:
         elif isinstance(message, Disconnect):
             self._registry.disconnect(message.client_id, message.reason)
         self._turn.request()
+
+    def describe(self, client_id: str, then: Callable[[ClientDetails | None], None]) -> None:
+        """An operator asks about a client."""
+        session = self._registry.sessions.get(client_id)
+        then(describe(session) if session is not None else None)
 
     def _connected(self) -> list[Connection]:
         sessions = self._registry.sessions.values()

@@ -109,6 +109,10 @@ class TlsLayer(SteppedLayer):
 
     # --- in
 
+    def get_extra_info(self, name: str) -> object:
+        """`is_tls`: whether the client's connection has TLS here."""
+        return True if name == "is_tls" else super().get_extra_info(name)
+
     def buffer_updated(self, size: int) -> None:
         if self.is_closing:
             return

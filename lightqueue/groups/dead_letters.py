@@ -5,11 +5,17 @@ $dead/GROUP/original/topic      user properties penstock-reason, penstock-delive
 
 from __future__ import annotations
 
+from lightqueue.errors import LightQueueError
 from store.namespaces import namespace_of
 from store.records._records import RecordBatch
 from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, encode_attribute
 from store.state import expiry
 from store.state.group_states import GroupState
+
+
+class NotPublishable(LightQueueError):
+    """A dead letter whose message cannot be published again."""
+
 
 PREFIX = "$dead"
 MOST_TOPIC_BYTES = 65_535
@@ -56,6 +62,34 @@ def append_dead_letter(
         flags=record.flags & (RecordFlag.QOS_MASK | RecordFlag.EXPIRES | (RecordFlag.COMPRESSED if fits else 0)),
     )
     return True
+
+
+def published_again(batch: RecordBatch, group: str, record: Record, now_ms: int) -> None:
+    """Add a dead letter's message to a batch as it was, to its first topic. Raises NotPublishable."""
+    aged = expiry.age(record.properties, (now_ms - record.timestamp_ms) // 1000)
+    if aged is None:
+        raise NotPublishable("the message has expired; drop the dead letter")
+    reason, at = (expiry.last_user_property(aged, name) for name in (b"penstock-reason", b"penstock-topic"))
+    topic = namespace_of(group).topic(_value(aged, at)).encode() if 0 <= reason < at else b""
+    if not topic or dead_letter_topic(group, topic) != record.topic:
+        raise NotPublishable("the dead letter does not say where its message came from; drop it")
+    key = decode_attributes(record.attributes).get(Attribute.KEY)
+    batch.append(
+        RecordType.MESSAGE,
+        record.payload,
+        topic=topic,
+        client_id=record.client_id,
+        attributes=encode_attribute(Attribute.KEY, key) if key is not None else b"",
+        properties=aged[:reason],
+        flags=record.flags & (RecordFlag.QOS_MASK | RecordFlag.EXPIRES | RecordFlag.COMPRESSED),
+    )
+
+
+def _value(properties: bytes, at: int) -> str:
+    """Of the user property that begins there."""
+    at += 3 + int.from_bytes(properties[at + 1 : at + 3], "big")
+    size = int.from_bytes(properties[at : at + 2], "big")
+    return properties[at + 2 : at + 2 + size].decode(errors="replace")
 
 
 def _user_property(name: str, value: str) -> bytes:

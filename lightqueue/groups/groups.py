@@ -126,11 +126,13 @@ class GroupQueue:
     def is_unused(self) -> bool:
         """Whether the group has no consumer and holds nothing, so that it can be dropped."""
         group = self.group
-        return not (group.consumers or group.in_flight or group.waiting or group.dead or self.lag)
+        return not (self.state.paused or group.consumers or group.in_flight or group.waiting or group.dead or self.lag)
 
     @property
     def ready(self) -> int:
         """About how many messages may be handed out now; of a group without order."""
+        if self.state.paused:
+            return 0
         return self.group.found_ready + self.queue.next_offset - self.group.looked_until
 
     # --- handing out
@@ -138,6 +140,8 @@ class GroupQueue:
     def may_have(self, now_ms: int) -> bool:
         """Whether pop() may find something; it is much quicker."""
         self.group.run(now_ms)
+        if self.state.paused:
+            return False
         return bool(self.settings.partitions) or (self.group.has_room and self.ready > 0)
 
     def new(self, most: int, max_bytes: int, now_ms: int) -> Records | None:
@@ -172,6 +176,8 @@ class GroupQueue:
         """Lease out up to `most` messages, and no more once they have `max_bytes`; one that is larger goes alone."""
         group = self.group
         group.run(now_ms)
+        if self.state.paused:
+            return NOTHING
         ranges: list[Range] = []
         parts: list[bytes | Records] = []
         count = 0
@@ -382,7 +388,8 @@ class Groups:
         if found is None and len(self._groups) >= MOST_GROUPS:
             raise TooManyGroups
         settings = settings or (found.settings if found is not None else GroupSettings())
-        made = GroupMade(*key, settings, 0, *maker)
+        paused = found is not None and found.state.paused
+        made = GroupMade(*key, settings, 0, *maker, paused=paused)
         if found is None:
             queue = self.queues.stored(key[1])
             end = queue.next_offset if queue is not None else 0
@@ -393,6 +400,12 @@ class Groups:
             return found
         self._groups[key] = GroupQueue(self, self._state(key))
         return self._groups[key]
+
+    def pause(self, found: GroupQueue, paused: bool) -> None:
+        """Deal nothing more, or go on. What consumers have stays theirs. Raises a StoreError."""
+        state = found.state
+        if state.paused != paused:
+            self._say(GroupMade(*state.key, found.settings, 0, state.user, state.is_shared, paused=paused))
 
     def reset(self, found: GroupQueue, queue_offset: int) -> None:
         """Go on elsewhere. Raises a StoreError."""

@@ -360,6 +360,17 @@ class Consumers:
             self._serve(queue)
         return queue_offset
 
+    def pause(self, group: GroupKey, paused: bool) -> int:
+        """Deal nothing more, or go on. Returns the queue_offset before which all is done with.
+
+        Raises StoreError, GroupRefused.
+        """
+        queue = self._known(group)
+        self._groups.pause(queue, paused)
+        if queue in self._waiting:
+            self._serve(queue)
+        return queue.group.acked_offset
+
     def drop(self, group: GroupKey) -> None:
         """Raises StoreError, GroupRefused."""
         queue = self._known(group)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from notify.events.lookup import Lookup, name_of
+from notify.facts import ServerFacts
 from notify.local.bans import LocalBans
 from notify.local.claims import Claims
 from notify.local.consumers import Consumers
@@ -48,6 +49,7 @@ class Hub:
         """
         self.messages = messages
         self.lookup = lookup
+        self.facts: ServerFacts | None = None  # of this process, for operators
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
         self.readers = LogReaders(time.monotonic)
         self.retained_pages = RetainedPages(messages)
@@ -68,9 +70,13 @@ class Hub:
         self.claims = Claims(messages, self.quotas, self.settle, self.returning)
 
     def _forget_peers(self) -> None:
+        """Gateways in other processes do not come back. Clients may: what they send again is stored once."""
         batch = RecordBatch()
-        for name in self.messages.peers:
-            batch.append(*encode_change(PeerGone(name)))
+        peers = self.messages.peers
+        for name in peers:
+            state = peers.get(name)
+            if state is not None and not state.is_client:
+                batch.append(*encode_change(PeerGone(name)))
         if batch.size:
             with suppress(StoreError):  # on a full disk they are forgotten another time
                 self.messages.append(batch)

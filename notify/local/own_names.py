@@ -20,7 +20,7 @@ ALL: Final = "*"
 MOST_SHOWN: Final = 100  # characters of a name in an error
 WHOLE_LOG = (of_log.Segments, of_log.ReadLog, of_log.SeekLog, of_log.QueueOffsets, of_log.ReaderAt)
 """What shows the log as it is, so is for clients of no namespace."""
-_BY_GROUP = (of_group.GroupOpen, of_group.GroupReset, of_group.GroupDrop)
+_BY_GROUP = (of_group.GroupOpen, of_group.GroupReset, of_group.GroupDrop, of_group.GroupPause)
 
 
 def is_named(namespace: str) -> bool:
@@ -32,6 +32,7 @@ class OwnNames:
     """The names that a client of one namespace may use."""
 
     def __init__(self, namespace: str) -> None:
+        self.namespace = namespace  # as in a Hello
         self._names = None if namespace == ALL else Namespace(namespace)
 
     @property

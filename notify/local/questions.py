@@ -13,6 +13,7 @@ from notify.awaited import Awaited
 from store.state.left_by import is_clients
 from store.wire import messages as wire
 from store.wire.base import WireMessage
+from store.wire.operator_messages import ClientDetails, Describe, Described
 
 
 class Questions:
@@ -41,12 +42,19 @@ class Questions:
 
 
 def judged(message: WireMessage, listener: SessionListener, tell: Callable[[WireMessage], object]) -> bool:
-    """Have a gateway judge what its store asks about. False: the message is something else."""
+    """Have a gateway judge, or describe, what its store asks about. False: the message is something else."""
+    if isinstance(message, Describe):
+        listener.describe(message.client_id, partial(_tell_described, message.number, tell))
+        return True
     if not isinstance(message, wire.Judge):
         return False
     left = [LeftMessage(*each) for each in message.messages]
     listener.judge(left, partial(_answer, message.number, tell))
     return True
+
+
+def _tell_described(number: int, tell: Callable[[WireMessage], object], details: ClientDetails | None) -> None:
+    tell(Described(number, details))
 
 
 def _answer(number: int, tell: Callable[[WireMessage], object], allowed: Allowed) -> None:

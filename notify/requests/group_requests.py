@@ -146,10 +146,12 @@ class GroupRequests:
 
         self.consumers.said(queue, then)
 
-    def _list(self, _: str, receiver: Requester, message: wire.GroupList, answer: Answer) -> None:
+    def _list(self, _: str, receiver: Requester, message: wire.GroupList | wire.PausedGroups, answer: Answer) -> None:
         found: list[wire.GroupInfo] = []
         left_bytes = LIST_BYTES
         listed = self.consumers.listed(message.group)
+        if isinstance(message, wire.PausedGroups):
+            listed = [each for each in listed if each.state.paused]
         groups = [each for each in listed if _sees(receiver, each)][message.skip :]
         for queue in groups:
             name = queue.state
@@ -164,6 +166,10 @@ class GroupRequests:
     def _reset(self, _: str, __: PopReceiver, message: wire.GroupReset, answer: Answer) -> None:
         answer(wire.GroupDone(self.consumers.reset((message.group, message.topic_filter), message.to)), b"")
 
+    def _pause(self, _: str, __: PopReceiver, message: wire.GroupPause, answer: Answer) -> None:
+        group = (message.group, message.topic_filter)
+        answer(wire.GroupDone(self.consumers.pause(group, message.paused)), b"")
+
     def _drop(self, _: str, __: PopReceiver, message: wire.GroupDrop, answer: Answer) -> None:
         self.consumers.drop((message.group, message.topic_filter))
         answer(wire.GroupDone(0), b"")
@@ -177,6 +183,8 @@ _HANDLERS: dict[type[WireMessage], Callable[..., None]] = {
     wire.ChangeInvisible: GroupRequests._change_invisible,
     wire.Reject: GroupRequests._reject,
     wire.GroupList: GroupRequests._list,
+    wire.PausedGroups: GroupRequests._list,
+    wire.GroupPause: GroupRequests._pause,
     wire.GroupReset: GroupRequests._reset,
     wire.GroupDrop: GroupRequests._drop,
 }

@@ -26,6 +26,8 @@ from store.wire.frames import Frame
 PUBLISH, RETAIN, SUBSCRIBE, REPLAY = "publish", "retain", "subscribe", "replay"
 READ_LOG = Permission("read_log", "#")
 """A permission of its own: the log has the messages of all namespaces, which no `#` covers."""
+ADMIN = Permission("admin", "#")
+"""To see and touch what other clients have. No `#` and no default covers it either."""
 WHOLE_LOG = [
     READ_LOG,
     *(Permission(action, topic) for topic in ("#", "$dead/#") for action in (SUBSCRIBE, REPLAY)),
@@ -44,7 +46,7 @@ def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) 
     """
     find = _WANTED.get(type(frame.message))
     wanted = find(frame.message, frame, messages) if find is not None else []
-    return [_plain(each, names) for each in wanted] if names.name else wanted
+    return [plain_permission(each, names) for each in wanted] if names.name else wanted
 
 
 def why_not(refused: Permission, user: str) -> str:
@@ -58,7 +60,8 @@ def why_not(refused: Permission, user: str) -> str:
     )
 
 
-def _plain(wanted: Permission, names: Namespace) -> Permission:
+def plain_permission(wanted: Permission, names: Namespace) -> Permission:
+    """A permission by the names that the client knows."""
     group = names.plain_group(wanted.group) if wanted.group is not None else None
     return Permission(wanted.action, names.plain_topic(wanted.topic), group)
 
@@ -142,7 +145,7 @@ def _moved(message: of_group.GroupReset, _: Frame, __: MessageStore) -> list[Per
     ]
 
 
-def _dropped(message: of_group.GroupDrop, _: Frame, __: MessageStore) -> list[Permission]:
+def _dropped(message: of_group.GroupDrop | of_group.GroupPause, _: Frame, __: MessageStore) -> list[Permission]:
     return [Permission(SUBSCRIBE, message.topic_filter, message.group)]
 
 
@@ -172,5 +175,6 @@ _WANTED: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], list[Permi
     of_group.GroupOpen: _joined,
     of_group.GroupReset: _moved,
     of_group.GroupDrop: _dropped,
+    of_group.GroupPause: _dropped,
     wire.CancelDelayed: _taken_back,
 }

@@ -17,6 +17,7 @@ import msgspec
 from notify.requests import client_requests, group_requests, log_requests, operator_requests, quota_requests, reads
 from notify.requests.locating import locate
 from notify.requests.permissions import narrowed, shown, wanted_by, why_not
+from notify.requests.rights_requests import RightsRequests
 from notify.requests.users import Permission, Permits, User
 from notify.server import long_frames
 from notify.server.answers import cancelled, following, found
@@ -34,12 +35,13 @@ from store.records._records import cuts_between_changes
 from store.wire import messages as wire
 from store.wire import pace_messages as of_pace
 from store.wire import quota_messages as of_quota
+from store.wire import rights_messages as of_rights
 from store.wire.base import PRODUCER
 from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import NO_TOKENS, ServerHandshake
 from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome, WireMessage
-from store.wire.operator_messages import BanMade
+from store.wire.operator_messages import BanMade, Describe, Described
 
 log = logging.getLogger("penstock.wire")
 
@@ -325,7 +327,7 @@ class Conversation:
         self._events.taken_over[client_id] = None
         self.wake()
 
-    def told(self, message: wire.BansTold | wire.Disconnect | wire.Judge | of_pace.Slow) -> None:
+    def told(self, message: wire.BansTold | wire.Disconnect | wire.Judge | Describe | of_pace.Slow) -> None:
         self._operators.told(message)
         self.wake()
 
@@ -419,12 +421,23 @@ class Conversation:
         then, most = partial(self._answer, frame.request_id), self._peers.max_frame_bytes
         claim(self._known, message, most, lambda: self._events.told_end, then)
 
-    def _operate(self, frame: Frame, message: WireMessage) -> None:
-        self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
+    def _operate(self, frame: Frame, message: WireMessage) -> Iterator[None] | None:
+        return self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
 
     def _answer_when_safe(self, request_id: int, answer: WireMessage) -> None:
         self._answers.add(request_id, self._known.store.mark, answer)
         self.wake()
+
+    def _tell_rights(self, frame: Frame, message: of_rights.Rights | of_rights.Permitted) -> Iterator[None]:
+        def waits() -> None:
+            self._is_judged = True
+
+        def done(answer: WireMessage) -> None:
+            self._is_judged = False
+            self._answer(frame.request_id, answer)
+            self.wake()
+
+        return RightsRequests(self.permits, self._known.own, waits).do(message, done)
 
     def _ask_group(self, frame: Frame, message: WireMessage) -> None:
         self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
@@ -469,6 +482,9 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
     wire.Seek: Conversation._client_read,
     wire.Get: Conversation._client_read,
     wire.Find: Conversation._client_read,
+    of_rights.Rights: Conversation._tell_rights,
+    of_rights.Permitted: Conversation._tell_rights,
+    Described: lambda self, _, message: self._known.descriptions.answered(message),
     BanMade: lambda self, _, message: self._operators.ban_made(message),
     wire.Ping: Conversation._ping,
     wire.Pong: Conversation._pong,

@@ -27,6 +27,7 @@ from notify.requests.group_requests import GroupRequests
 from notify.requests.refusals import Fenced, failure_code
 from notify.requests.refused_appends import MOST_RANGES, REFUSED_BY_DISK, RefusedAppends
 from notify.requests.users import User
+from notify.server.describing import Descriptions, Then
 from notify.server.line import Line
 from notify.server.prepared import Prepared, begun, limits_of
 from notify.settings import WireSettings
@@ -45,7 +46,7 @@ from store.state.changes import (
 )
 from store.wire import messages as wire
 from store.wire.base import PRODUCER
-from store.wire.handshake import JUDGING_VERSION
+from store.wire.handshake import DESCRIBING_VERSION, JUDGING_VERSION
 from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome
 
 log = logging.getLogger("penstock.wire")
@@ -76,6 +77,7 @@ class Peer:
         self.line: Line | None = None
         self.can_judge = False  # it is a gateway that can be asked about what is due, and is connected
         self.questions, self.prepared = Questions(), Prepared()
+        self.can_describe, self.descriptions = False, Descriptions()
         self.heard_s = heard_s
         self.queues: dict[int, Queue] = {}  # by ref
         self.refs: dict[Queue, int] = {}
@@ -110,12 +112,19 @@ class Peer:
         if self.line is not None:
             self.line.told(self.questions.ask(messages, then))
 
+    def describe(self, client_id: str, then: Then) -> None:
+        if self.line is None or not self.can_describe:
+            then(None)
+        elif (asked := self.descriptions.ask(client_id, then, time.monotonic())) is not None:
+            self.line.told(asked)
+
     def lost_line(self) -> None:
         """Its connection ended."""
         self.line, self.can_judge = None, False
         self.prepared.clear()
         self._refused.lost_line()
         self.questions.lost()
+        self.descriptions.lost()
 
     # --- appends
 
@@ -315,19 +324,17 @@ class Peer:
 class Peers:
     """Owner of all peers of a store. `clock`: monotonic seconds."""
 
-    def __init__(
-        self, hub: Hub, settings: WireSettings, store_name: str, clock: Callable[[], float], hands_out: bool = True
-    ) -> None:
-        """`store_name`: of this process and no other, since what refs stand for is known to it alone. `hands_out`:
-        peers may consume groups, so that no message is handed out which does not fit in a frame."""
+    def __init__(self, hub: Hub, settings: WireSettings, store_name: str, clock: Callable[[], float]) -> None:
+        """`store_name`: of this process and no other, since what refs stand for is known to it alone.
+
+        Peers consume groups, so no message is handed out that does not fit in a frame."""
         self.settings = settings
         self.clock = clock
         self.hub = hub
         self.leases_ended = 0
         self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
         answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
-        if hands_out:
-            hub.consumers.hand_out(answer_bytes - HEAD_ROOM_BYTES, clock)
+        hub.consumers.hand_out(answer_bytes - HEAD_ROOM_BYTES, clock)
         self.groups = GroupRequests(hub.consumers, answer_bytes, clock)
         self._store_name = store_name
         self._events = RateLimitedLog(log)
@@ -378,6 +385,7 @@ class Peers:
         if role is Role.CLIENT:
             said = user if is_user is not None else None
             peer.known_topics, peer.counts_for = self.hub.quotas.of_client(said, hello.namespace)
+        peer.can_describe = role is Role.GATEWAY and DESCRIBING_VERSION in hello.versions
         peer.can_judge = role is Role.GATEWAY and JUDGING_VERSION in hello.versions
         if role is Role.GATEWAY:
             self.hub.gateways[peer.name] = peer.member
@@ -496,6 +504,8 @@ class Peers:
         if stalled_s > 0:  # no peer could be heard meanwhile
             for peer in self._peers.values():
                 peer.heard_s += stalled_s
+        for peer in self._peers.values():
+            peer.descriptions.tick(time.monotonic())
         lease_s = self.settings.lease_ms / 1000
         for peer in [peer for peer in self._peers.values() if now_s - peer.heard_s > lease_s]:
             self.leases_ended += 1

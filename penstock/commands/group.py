@@ -1,4 +1,4 @@
-"""`penstock group`: list, move and drop the consumer groups of a running store."""
+"""`penstock group`: list, move, pause and drop the consumer groups of a running store."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.store_client import StoreClient
     from store.wire.group_messages import GroupInfo
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, move and drop consumer groups.")
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, move, pause and drop consumer groups.")
 
 Store = Annotated[
     str | None, typer.Option(metavar="URL", help="The store: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.")
@@ -45,7 +45,7 @@ def connect(store: str | None, config: Path | None) -> "StoreClient":
 def list_groups(store: Store = None, config: Config = None, as_json: Json = False) -> None:
     """Show all groups: lag, messages in flight, retries, dead letters."""
     with connect(store, config) as client:
-        rows = [_row(each) for each in _groups(client, "")]
+        rows = _rows(client, _groups(client, ""))
     if as_json:
         typer.echo(json.dumps(rows))
     else:
@@ -57,15 +57,16 @@ def show(name: Name, store: Store = None, config: Config = None, as_json: Json =
     """Show the groups of one name, with their settings and consumers."""
     with connect(store, config) as client:
         found = _groups(client, name)
+        rows = _rows(client, found)
     if not found:
         raise PenstockError(f"there is no group {name}; see `penstock group list`")
     if as_json:
-        typer.echo(json.dumps([_row(each) | _details(each) for each in found]))
+        typer.echo(json.dumps([row | _details(each) for row, each in zip(rows, found, strict=True)]))
         return
     console = wide_console()
-    for each in found:
+    for row, each in zip(rows, found, strict=True):
         details = _details(each)
-        show_table(console, f"{each.group} over {each.topic_filter}", [_row(each)])
+        show_table(console, f"{each.group} over {each.topic_filter}", [row])
         show_table(console, "settings", [details["settings"]])
         show_table(console, f"consumers ({each.consumers} in all)", details["consumers"])
 
@@ -113,6 +114,30 @@ def set_(
 
 
 @group.command()
+def pause(name: Name, topic_filter: Filter = None, store: Store = None, config: Config = None) -> None:
+    """Stop a group from handing out messages. Its consumers keep, and may settle, those that they hold."""
+    _pause(name, topic_filter, store, config, paused=True)
+
+
+@group.command()
+def resume(name: Name, topic_filter: Filter = None, store: Store = None, config: Config = None) -> None:
+    """Have a paused group hand out messages again."""
+    _pause(name, topic_filter, store, config, paused=False)
+
+
+def _pause(name: str, topic_filter: str | None, store: str | None, config: Path | None, paused: bool) -> None:
+    from store.wire.group_messages import GroupDone, GroupPause
+
+    with connect(store, config) as client:
+        if not _can_pause(client):
+            raise PenstockError("this store cannot pause groups; upgrade it")
+        found = _the_one(client, name, topic_filter)
+        done = client.call(GroupPause(name, found.topic_filter, paused), GroupDone)
+    what = "is paused" if paused else "goes on"
+    typer.echo(f"{name} over {found.topic_filter} {what} at queue_offset {done.queue_offset} of {found.next_offset}")
+
+
+@group.command()
 def drop(name: Name, topic_filter: Filter = None, store: Store = None, config: Config = None) -> None:
     """Delete a group without consumers, with its position."""
     from store.wire.group_messages import GroupDone, GroupDrop
@@ -123,13 +148,28 @@ def drop(name: Name, topic_filter: Filter = None, store: Store = None, config: C
     typer.echo(f"{name} over {found.topic_filter} is forgotten")
 
 
-def _groups(client: "StoreClient", name: str) -> "list[GroupInfo]":
-    from store.wire.group_messages import GroupList, GroupsListed
+def _can_pause(client: "StoreClient") -> bool:
+    from store.wire.handshake import PAUSING_VERSION
 
+    return client.version >= PAUSING_VERSION
+
+
+def _rows(client: "StoreClient", found: "list[GroupInfo]") -> list[dict[str, Any]]:
+    paused: set[tuple[str, str]] = set()
+    if _can_pause(client):
+        paused = {(each.group, each.topic_filter) for each in _groups(client, "", paused=True)}
+    return [_row(each, (each.group, each.topic_filter) in paused) for each in found]
+
+
+def _groups(client: "StoreClient", name: str, paused: bool = False) -> "list[GroupInfo]":
+    """`paused`: those alone that are."""
+    from store.wire.group_messages import GroupList, GroupsListed, PausedGroups
+
+    request = PausedGroups if paused else GroupList
     found: list[GroupInfo] = []
     more = True
     while more:
-        answer = client.call(GroupList(name, len(found)), GroupsListed)
+        answer = client.call(request(name, len(found)), GroupsListed)
         found += answer.groups
         more = answer.more
     return found
@@ -146,11 +186,12 @@ def _the_one(client: "StoreClient", name: str, topic_filter: str | None) -> "Gro
     return found[0]
 
 
-def _row(found: "GroupInfo") -> dict[str, Any]:
+def _row(found: "GroupInfo", paused: bool) -> dict[str, Any]:
     return {
         "group": found.group,
         "topic_filter": found.topic_filter,
         "partitions": found.settings.partitions or None,
+        "paused": paused,
         "consumers": found.consumers,
         "lag": found.lag,
         "in_flight": found.in_flight,

@@ -17,19 +17,21 @@ from notify.events.redis_lookup import RedisTable
 from notify.links.address import StoreAddress, is_loopback
 from notify.local.hub import Hub
 from notify.server.server import StoreServer
+from notify.server.wire_metrics import read_steps
 from penstock.config.credentials import Tokens, tokens_of_namespaces, tokens_of_store, warn_of_shared_token
 from penstock.config.settings import Settings
 from penstock.errors import UsageError
 from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import WireTls
+from penstock.servers.facts import ProcessFacts
 from penstock.servers.logs import announce
 from penstock.servers.process import (
     DRAIN_S,
     Stop,
     check_admin_exposed,
     heed_hangup,
-    listen_to_operators,
+    listen_in_data_folder,
     open_admin,
     run,
     tune_garbage_collection,
@@ -102,7 +104,8 @@ async def _serve(
         server = serving = StoreServer(hub, settings.wire, tokens, audit, of_namespaces=of_namespaces)
         _judge_clients(serving, judging, of_namespaces, closing)
         closing.push_async_callback(_close, server, messages)
-        await listen_to_operators(server, settings.store.data)
+        hub.facts = ProcessFacts(settings, lambda: read_steps(serving), serving.unready, messages.health)
+        await listen_in_data_folder(server, settings.store.data)
         url = await server.listen(address, tls.context if tls is not None else None)
         tune_garbage_collection()
         messages.scrubber.start()
@@ -145,7 +148,6 @@ def _judge_clients(
 
 def _open_admin(address: str, server: Callable[[], StoreServer | None], starting: Starting) -> Admin:
     """The admin endpoint of a store; `server` returns it once the start is over."""
-    from notify.server.wire_metrics import read_steps
     from penstock.servers.admin import LoopSource  # imported here, since most processes need no HTTP server
 
     def readings() -> Iterator[list[Reading]]:

@@ -157,7 +157,7 @@ class GroupMade(Change, frozen=True):
 
     `user` made it; empty: an anonymous client, None: users are not known there. `is_shared`: a shared subscription did,
     so that it goes when no session has one and it holds nothing; one that is not shared any more stays. `end`: where
-    its queue ended then, if the group is new; -1: it is not, or an older store did not say.
+    its queue ended then, if the group is new; -1: it is not, or an older store did not say. `paused`: it deals nothing.
     """
 
     name: str
@@ -167,6 +167,7 @@ class GroupMade(Change, frozen=True):
     user: str | None = None
     is_shared: bool = False
     end: int = -1
+    paused: bool = False
 
 
 class HeldRange(msgspec.Struct, array_like=True, frozen=True):

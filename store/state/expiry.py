@@ -32,6 +32,17 @@ def _value_at(properties: bytes) -> int | None:
     return None
 
 
+def last_user_property(properties: bytes, name: bytes) -> int:
+    """Where the last user property of this name begins; -1 if there is none."""
+    found, at = -1, 0
+    start = bytes((_USER_PROPERTY,)) + len(name).to_bytes(2, "big") + name
+    while at < len(properties):
+        if properties.startswith(start, at):
+            found = at
+        at = _next_property(properties, at)
+    return found
+
+
 def _next_property(properties: bytes, at: int) -> int:
     identifier = properties[at]
     at += 1

@@ -39,6 +39,7 @@ class GroupState(msgspec.Struct):
     user: str | None = None  # who made it; see store.changes.GroupMade
     is_shared: bool = False
     numbers: Numbers | None = None  # while records of it, or messages, are lost that lie before the newest one
+    paused: bool = False  # it deals nothing
     is_careful: bool = False  # what it holds is not known: it goes on behind what is surely done with
 
     @property
@@ -129,6 +130,7 @@ class GroupStates:
             case GroupMade() if state is not None:
                 state.settings = msgspec.structs.replace(change.settings, partitions=state.settings.partitions)
                 state.is_shared = state.is_shared and change.is_shared
+                state.paused = change.paused
             case GroupAdvanced() if state is None and self.has_gaps and change.end >= 0:
                 self._find(change, log_offset)
             case GroupAdvanced() if state is not None:
@@ -144,7 +146,7 @@ class GroupStates:
         """`before`: one whose end is lost."""
         positions = [change.queue_offset] * change.settings.cursors
         state = GroupState(change.name, change.topic_filter, change.settings, positions)
-        state.user, state.is_shared = change.user, change.is_shared
+        state.user, state.is_shared, state.paused = change.user, change.is_shared, change.paused
         self._states[state.key] = state
         if before is None:
             self._hold(change.topic_filter, log_offset)

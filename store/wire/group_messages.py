@@ -171,7 +171,22 @@ class GroupDrop(WireMessage, frozen=True):
     topic_filter: TopicFilter
 
 
+class GroupPause(WireMessage, frozen=True):
+    """The group is to deal nothing more, or to go on. What consumers have stays theirs, and they may settle it."""
+
+    group: GroupName
+    topic_filter: TopicFilter
+    paused: bool
+
+
+class PausedGroups(WireMessage, frozen=True):
+    """As GroupList, of those groups alone that are paused."""
+
+    group: Annotated[str, Meta(max_length=255)]
+    skip: Count
+
+
 class GroupDone(WireMessage, frozen=True):
-    """The group was reset, and goes on at `queue_offset`; or it was dropped (0)."""
+    """The group was reset, or paused, and goes on at `queue_offset`; or it was dropped (0)."""
 
     queue_offset: QueueOffset

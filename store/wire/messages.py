@@ -10,6 +10,7 @@ from store.wire import log_messages as of_log
 from store.wire import operator_messages as of_operator
 from store.wire import pace_messages as of_pace
 from store.wire import quota_messages as of_quota
+from store.wire import rights_messages as of_rights
 from store.wire.base import ITEMS_PER_FRAME as ITEMS_PER_FRAME
 from store.wire.base import MOST_ITEMS as MOST_ITEMS
 from store.wire.base import MOST_NAME_CHARACTERS as MOST_NAME_CHARACTERS
@@ -444,10 +445,16 @@ KINDS = (
     Kind(75, of_group.GroupReset, _PEERS, asked=True),
     Kind(76, of_group.GroupDrop, _PEERS, asked=True),
     Kind(77, of_group.GroupDone, _STORE, asked=True),
+    Kind(78, of_group.GroupPause, _PEERS, asked=True),
+    Kind(79, of_group.PausedGroups, _PEERS, asked=True),
     Kind(80, ListDelayed, _PEERS, asked=True),
     Kind(81, DelayedFound, _STORE, asked=True),
     Kind(82, CancelDelayed, _PEERS, asked=True),
     Kind(83, DelayedCancelled, _STORE, asked=True),
+    Kind(84, of_rights.Rights, _CLIENT, asked=True),
+    Kind(85, of_rights.RightsTold, _STORE, asked=True),
+    Kind(86, of_rights.Permitted, _CLIENT, asked=True),
+    Kind(87, of_rights.PermittedTold, _STORE, asked=True),
     Kind(96, of_log.Segments, _CLIENT, asked=True),
     Kind(97, of_log.SegmentsFound, _STORE, asked=True),
     Kind(98, of_log.ReadLog, _CLIENT, asked=True),
@@ -474,4 +481,15 @@ KINDS = (
     Kind(125, of_operator.OperatorDone, _STORE, asked=True),
     Kind(126, of_operator.ListBans, _OPERATOR, asked=True),
     Kind(127, of_operator.BansListed, _STORE, asked=True),
+    Kind(128, of_operator.ShowServer, _OPERATOR, asked=True),
+    Kind(129, of_operator.ServerShown, _STORE, asked=True),
+    Kind(130, of_operator.TopicReaders, _OPERATOR, asked=True),
+    Kind(131, of_operator.TopicReadersFound, _STORE, asked=True),
+    Kind(132, of_operator.DeadLetters, _OPERATOR, asked=True),
+    Kind(133, of_operator.DeadLettersFound, _STORE, asked=True),
+    Kind(134, of_operator.SettleDeadLetter, _OPERATOR, asked=True),
+    Kind(135, of_operator.DescribeClient, _OPERATOR, asked=True),
+    Kind(136, of_operator.ClientDescribed, _STORE, asked=True),
+    Kind(137, of_operator.Describe, _STORE),
+    Kind(138, of_operator.Described, _GATEWAY),
 )

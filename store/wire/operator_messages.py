@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from store.state.changes import BanKind
-from store.wire.base import Count, Items, Name, Positive, WireMessage
+from store.wire.base import Count, Items, Name, Positive, TopicFilter, WireMessage
 
 BanValue = Annotated[str, Meta(min_length=1, max_length=65_535)]
 Line = Annotated[str, Meta(max_length=1_024)]
@@ -155,3 +155,135 @@ class BansListed(WireMessage, frozen=True):
 
     bans: Annotated[list[BanInfo], Items]
     next: Count | None
+
+
+Sample = tuple[Name, dict[Name, Name], float]
+"""Of a metric as in Prometheus: name, labels, value."""
+
+
+class ShowServer(WireMessage, frozen=True):
+    """The server, and its figures behind the first `after`: 0, or `next` of the last answer."""
+
+    after: Count
+
+
+class ServerShown(WireMessage, frozen=True):
+    """`started_ms`: Unix time. `settings` in force as a JSON object by their paths, secrets as `***` (in the first
+    answer; else empty). `health`: what to look at; `unready`: why no clients should come; both empty if all is well.
+    `figures` of this process, those of /metrics. `next`: what to ask for `after`; None: that was all."""
+
+    version: Name
+    started_ms: Count
+    settings: str
+    health: str
+    unready: str
+    figures: Annotated[list[Sample], Items]
+    next: Count | None
+
+
+class TopicReaders(WireMessage, frozen=True):
+    """Sessions in the log and groups whose filters match a topic. `after`: 0, or `next` of the last answer to this
+    connection."""
+
+    topic: TopicFilter
+    after: Count
+
+
+class TopicReader(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A subscription of a session."""
+
+    client_id: Name
+    topic_filter: Name
+    qos: Annotated[int, Meta(ge=0, le=2)]
+    online: bool
+
+
+class TopicReadersFound(WireMessage, frozen=True):
+    """In no order, at most 100 filters of a session. `groups` as (name, topic_filter): all in the first answer.
+
+    `next`: what to ask for `after`; None: that was all."""
+
+    sessions: Annotated[list[TopicReader], Items]
+    groups: Annotated[list[tuple[Name, Name]], Items]
+    next: Count | None
+
+
+class DeadLetters(WireMessage, frozen=True):
+    """Dead letters of a group that are not settled, oldest first: up to `limit` from queue_offset `after` on."""
+
+    group: Annotated[str, Meta(min_length=1, max_length=255)]
+    after: Count
+    limit: Annotated[int, Meta(ge=1, le=1_000)]
+
+
+class DeadLettersFound(WireMessage, frozen=True):
+    """Of each its queue_offset and its record in log format; empty if that is larger than an answer.
+
+    `next`: what to ask for `after`; None: that was all.
+    """
+
+    letters: Annotated[list[tuple[Count, bytes]], Items]
+    next: Count | None
+
+
+class SettleDeadLetter(WireMessage, frozen=True):
+    """Publish the message of a dead letter `again` to its first topic, or drop it; it is settled then.
+
+    `queue_offset` and `log_offset`: as in DeadLettersFound and its record. An OperatorDone that is not `found`: it was
+    settled before, or is not kept any more.
+    """
+
+    group: Annotated[str, Meta(min_length=1, max_length=255)]
+    queue_offset: Count
+    log_offset: Count
+    again: bool
+    by: Line
+
+
+class ClientDetails(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What a gateway knows of a connected client.
+
+    `version` of MQTT: 4 is 3.1.1, 5 is 5.0. `keep_alive_s`: 0: none. `durable`: its session outlives the connection.
+    `opened_ms`: Unix time. `in_flight` messages of QoS 1 and 2, at most `window`; `backlog` messages wait to be sent
+    before any of its queues; `lag`: entries of its queues that it has not been sent; `unread_bytes`: sent since it
+    stopped to read. `subscriptions` as (topic_filter, QoS), shared ones with nil, up to 1,000 of each, whether they are
+    in the log or not.
+    """
+
+    version: Count
+    keep_alive_s: Count
+    durable: bool
+    tls: bool
+    opened_ms: Count
+    in_flight: Count
+    window: Count
+    backlog: Count
+    lag: Count
+    unread_bytes: Count
+    subscriptions: Annotated[list[tuple[Name, Annotated[int, Meta(ge=0, le=2)] | None]], Items]
+
+
+class DescribeClient(WireMessage, frozen=True):
+    """What the gateway of a connected client knows of it."""
+
+    client_id: Name
+
+
+class ClientDescribed(WireMessage, frozen=True):
+    """None: it is not connected, or its gateway is too old, or did not answer within a second."""
+
+    details: ClientDetails | None
+
+
+class Describe(WireMessage, frozen=True):
+    """To the gateway that has the client. `number` is that of the question."""
+
+    number: Count
+    client_id: Name
+
+
+class Described(WireMessage, frozen=True):
+    """The answer; None: the gateway does not have the client."""
+
+    number: Count
+    details: ClientDetails | None

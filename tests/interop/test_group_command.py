@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from store.state.group_settings import GroupSettings, Strategy
-from store.wire.group_messages import Receipt, Reject, Settled
+from store.wire.group_messages import Pop, Popped, Receipt, Reject, Settled
 from store.wire.messages import Append, Appended
 from tests.interop.programs import penstock, run
 from tests.support.server_process import free_port
@@ -37,8 +37,8 @@ def group(store: StoreProcess, *arguments: str, code: int = 0) -> bytes:
     return run(*penstock("group", *arguments, "--store", store.url), code=code)
 
 
-def publish(store: StoreProcess, count: int) -> None:
-    peer = store.connect("publisher")
+def publish(store: StoreProcess, count: int, by: str = "publisher") -> None:
+    peer = store.connect(by)
     assert isinstance(peer.call(Append(1), bytes(batch_of(*[b"x"] * count, topic=b"work/1"))), Appended)
     peer.close()
 
@@ -128,3 +128,41 @@ def refused(store: StoreProcess, *arguments: str) -> bytes:
     assert done.returncode == 1, done.stderr
     assert done.stderr.count(b"\n") == 1
     return done.stderr
+
+
+def test_a_paused_group_deals_nothing(store: StoreProcess) -> None:
+    consumer = GroupConsumer(store.url, "c", "billing", "work/#")
+    publish(store, 3)
+    held = consumer.pop(1)
+    assert group(store, "pause", "billing") == b"billing over work/# is paused at queue_offset 0 of 3\n"
+    assert group(store, "pause", "billing") == b"billing over work/# is paused at queue_offset 0 of 3\n"
+    publish(store, 2, by="another")
+    assert consumer.pop(10, wait_ms=200) == []
+    assert consumer.ack(held) == []
+    consumer.close()
+    assert (listed(store)["paused"], listed(store)["lag"]) == (True, 4)
+    store.kill()
+    store.start()
+    again = GroupConsumer(store.url, "d", "billing", "work/#", GroupSettings(max_deliveries=3))  # its settings change
+    assert again.pop(10, wait_ms=200) == []
+    (row,) = json.loads(group(store, "show", "billing", "--json"))
+    assert (row["paused"], row["lag"], row["settings"]["max_deliveries"]) == (True, 4, 3)
+    assert group(store, "resume", "billing") == b"billing over work/# goes on at queue_offset 1 of 5\n"
+    assert len(again.pop(10)) == 4
+    assert listed(store)["paused"] is False
+    assert group(store, "pause", "nothing", code=1) == b""
+    again.close()
+
+
+def test_a_consumer_that_waits_is_served_when_its_group_goes_on(store: StoreProcess) -> None:
+    for ordered in (0, 4):
+        name = f"g{ordered}"
+        consumer = GroupConsumer(store.url, f"c{ordered}", name, "work/#", GroupSettings(partitions=ordered), "latest")
+        group(store, "pause", name)
+        waiting = consumer.peer.ask(Pop(consumer.ref, 10, 1 << 20, 0, 20_000))
+        publish(store, 1, by=name)
+        group(store, "resume", name)
+        popped = consumer.peer.answer(waiting)
+        assert isinstance(popped, Popped)
+        assert len(popped.handed) == 1
+        consumer.close()

@@ -28,6 +28,7 @@ from store.wire import log_messages as of_log
 from store.wire import messages as wire
 from store.wire import operator_messages as of_operator
 from store.wire import quota_messages as of_quota
+from store.wire import rights_messages as of_rights
 from store.wire.frames import encode
 from store.wire.messages import KINDS, Claim, Claimed, Failed, Goodbye, Role, WireMessage
 from store.wire.pace_messages import Behind
@@ -72,6 +73,8 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_group.GroupList("", 0),
     of_group.GroupReset("g", "t", "earliest"),
     of_group.GroupDrop("g", "t"),
+    of_group.GroupPause("g", "t", True),
+    of_group.PausedGroups("", 0),
     wire.ListDelayed((0, 0), 1),
     wire.CancelDelayed(0, 0),
     of_log.Segments(0),
@@ -80,12 +83,22 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_log.QueueOffsets(0, ["t"]),
     of_log.ReaderAt("r", 0),
     of_log.Topics("#", ""),
+    of_rights.Rights(),
+    of_rights.Permitted("publish", ["t"]),
+    of_operator.ShowServer(0),
+    of_operator.TopicReaders("t", 0),
+    of_operator.DeadLetters("g", 0, 1),
+    of_operator.SettleDeadLetter("g", 0, 0, True, "ops"),
+    of_operator.DescribeClient("victim"),
+    of_operator.Described(1, None),
 )
 OF_GATEWAYS = {
     *{"BanMade", "ReadAt", "Claim", "Release", "Holds"},
-    *{"Judged", "TakeMessage", "TakeSubscriptions", "LiveSubscriptions", "Behind"},
+    *{"Judged", "TakeMessage", "TakeSubscriptions", "LiveSubscriptions", "Behind", "Described"},
 }
 OF_CLIENTS = {"Publish", "Get", "Find", "Segments", "ReadLog", "SeekLog", "QueueOffsets", "ReaderAt", "Topics"}
+OF_CLIENTS |= {"Rights", "Permitted"}
+OF_OPERATORS = {"ShowServer", "TopicReaders", "DeadLetters", "SettleDeadLetter", "DescribeClient"}
 OF_THE_STORE: tuple[WireMessage, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),
     wire.Refused("busy", ""),
@@ -171,7 +184,7 @@ def senders(name: str) -> frozenset[Role]:
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda each: type(each).__name__)
 def test_who_may_say_what(store: StoreProcess, healthy: WirePeer, role: Role, message: WireMessage) -> None:
     name = type(message).__name__
-    refused = name in (OF_GATEWAYS if role is Role.CLIENT else OF_CLIENTS)
+    refused = name in (OF_GATEWAYS if role is Role.CLIENT else OF_CLIENTS) | OF_OPERATORS
     if role is Role.GATEWAY and name in OF_GATEWAYS:
         return  # these are what it is for
     peer = store.connect(f"{role}-{name}", role, TOKENS[role])

@@ -1,0 +1,1 @@
+"""The console's connections to a store. No HTTP here."""
