@@ -7,21 +7,24 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
+from typing import NamedTuple
 
 import uvicorn
 
 from notify.links.address import StoreAddress, is_loopback
 from penstock.config.console_settings import ConsoleSettings
-from penstock.config.credentials import server_context, tls_of_gateway, token_of_client
+from penstock.config.credentials import server_context, tls_of_gateway, token_of_client, token_of_operator
 from penstock.config.settings import Settings
 from penstock.console.access.callers import Callers
 from penstock.console.access.failures import FailedLogins
 from penstock.console.access.logins import Logins
 from penstock.console.access.state import ConsoleState
 from penstock.console.app import console_app
+from penstock.console.store.admin import AdminRequests
 from penstock.console.store.connections import Connections, StoreAccess
+from penstock.console.store.operator import OperatorConnection
 from penstock.console.store.publishing import PublishedOnce
 from penstock.console.views.topics import TopicViews
 from penstock.errors import UsageError
@@ -38,20 +41,37 @@ GRACE_S = 2
 SWEEP_S = 5.0
 
 
+class OperatorAccess(NamedTuple):
+    """How the console comes to the store as an operator."""
+
+    address: StoreAddress
+    token: str
+    tls: Callable[[], ssl.SSLContext] | None
+
+
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     if settings.gateway.store is None:
         raise UsageError("no store to connect to; give its address with --store tcp://HOST:PORT")
     address = StoreAddress.parse(settings.gateway.store)
-    store = StoreAccess(_client_url(address), token_of_client(settings.wire), tls_of_gateway(address, settings.gateway))
+    trusted = tls_of_gateway(address, settings.gateway)
+    store = StoreAccess(_client_url(address), token_of_client(settings.wire), trusted)
+    token = token_of_operator(settings.wire)
+    operator = None
+    if token or address.path:  # console.sock wants no token
+        operator = OperatorAccess(address, token, None if trusted is None else lambda: trusted)
     tls = _tls(settings.console)
     listening = _listening(settings.console.listen)
     with listening:
-        return run(settings, lambda: _serve(settings.console, store, listening, tls))
+        return run(settings, lambda: _serve(settings.console, store, operator, listening, tls))
 
 
 async def _serve(
-    settings: ConsoleSettings, store: StoreAccess, listening: socket.socket, tls: ssl.SSLContext | None
+    settings: ConsoleSettings,
+    store: StoreAccess,
+    operator: OperatorAccess | None,
+    listening: socket.socket,
+    tls: ssl.SSLContext | None,
 ) -> None:
     stop = Stop()
     host = host_of(settings.listen)
@@ -63,7 +83,13 @@ async def _serve(
         logins, failures = Logins(settings.session_s), FailedLogins(settings.max_login_failures)
         is_exposed = not is_loopback(host) and not settings.allow_open_beyond_loopback
         callers = Callers(connections, logins, failures, is_exposed)
-        state = ConsoleState(settings, connections, callers, PublishedOnce(), TopicViews(), is_secure=tls is not None)
+        link = None
+        if operator is not None:
+            link = await closing.enter_async_context(OperatorConnection(*operator))
+        admin = AdminRequests(link)
+        state = ConsoleState(
+            settings, connections, callers, PublishedOnce(), TopicViews(), admin, is_secure=tls is not None
+        )
         server = _HttpServer(_config(settings, state, host, tls))
         serving = asyncio.create_task(server.serve([listening]))
         closing.push_async_callback(_end, server, serving, stop)

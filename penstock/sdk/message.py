@@ -144,6 +144,11 @@ class Message:
         return datetime.fromtimestamp(self._record[TIMESTAMP] / 1000, UTC)
 
     @property
+    def stored_ms(self) -> int:
+        """The same as Unix time in ms."""
+        return self._record[TIMESTAMP]
+
+    @property
     def client_id(self) -> str:
         """Of the MQTT client that published it; empty where it was not one."""
         return self._store.names.plain_client_id(self._record[CLIENT_ID].decode())

@@ -13,6 +13,7 @@ from penstock.console.access.callers import Caller, Callers
 
 if TYPE_CHECKING:
     from penstock.config.console_settings import ConsoleSettings
+    from penstock.console.store.admin import AdminRequests
     from penstock.console.store.connections import Connections
     from penstock.console.store.publishing import PublishedOnce
     from penstock.console.views.topics import TopicViews
@@ -25,6 +26,7 @@ class ConsoleState:
     callers: Callers
     once: PublishedOnce
     topics: TopicViews
+    admin: AdminRequests
     refused: Counter[str] = field(default_factory=Counter)
     """Requests that were answered with a problem, by its kind."""
     streams: Counter[str] = field(default_factory=Counter)

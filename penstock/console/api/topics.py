@@ -11,11 +11,12 @@ from starlette.responses import Response
 
 from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of, console_of
-from penstock.console.api.messages import JSON, MessageModel, history_of
+from penstock.console.api.messages import JSON, MessageModel, Start, Stop, history_of, position_of
 from penstock.console.api.problems import bad_parameter
 from penstock.console.errors import Problem
 from penstock.console.views.cursor import Cursor, parse_cursor, query_of, text_of
 from penstock.console.views.messages import encoded
+from penstock.console.views.series import series, step_ms_of
 from penstock.console.views.topics import TopicsPage
 
 MOST_WITH_LAST = 100
@@ -86,6 +87,45 @@ async def topic(request: Request, topic: str, caller: Annotated[Caller, Depends(
     found = await console_of(request).topics.one(connection, history_of(connection), topic)
     if not found.messages:
         raise Problem(404, "no-such-topic", f"{topic!r} has had no message", "see GET /api/v1/topics")
+    return Response(encoded(found), media_type=JSON)
+
+
+class PointModel(BaseModel):
+    """The values of one step."""
+
+    time: str = Field(description="Where the step begins, RFC 3339 in UTC.")
+    value: float = Field(description="The mean of the values.")
+    min: float
+    max: float
+    last: float
+    count: int
+
+
+class SeriesModel(BaseModel):
+    points: list[PointModel]
+    messages: int
+    left_out: int = Field(description="Messages without a number there.")
+    is_complete: bool = Field(description="The whole range was read.")
+    until: str | None = Field(description="Else: where it ends; a request from there on goes on.")
+
+
+@router.get("/series", summary="A number of a topic over time", response_model=SeriesModel)
+async def number_over_time(
+    caller: Annotated[Caller, Depends(caller_of)],
+    topic: Annotated[str, Query(min_length=1, max_length=65_535)],
+    field: Annotated[str, Query(max_length=1_024, description="Names with dots; empty: the payload is a number.")] = "",
+    start: Start = "-1h",
+    stop: Stop = "now",
+    step: Annotated[str, Query(max_length=16, description="500ms, 10s, 1m, 2h or 1d.")] = "1m",
+) -> Response:
+    """A field of JSON payloads, in steps of time: for Grafana's Infinity data source, and for charts."""
+    check_topic(topic, "topic")
+    try:
+        step_ms = step_ms_of(step)
+    except ValueError as error:
+        raise bad_parameter("step", str(error)) from None
+    begin, end = position_of(start, "start", "-1h"), position_of(stop, "stop", "now")
+    found = await series(caller.connection, topic, field, begin, end, step_ms)
     return Response(encoded(found), media_type=JSON)
 
 
