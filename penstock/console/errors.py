@@ -17,7 +17,7 @@ class NotAdmitted(ConsoleError):
     """The store does not let this user in."""
 
 
-class StoreUnreachable(ConsoleError):
+class NoStoreAnswers(ConsoleError):
     """No store answers at the address of the console's store."""
 
 

@@ -23,7 +23,7 @@ from penstock.console.access.logins import Logins
 from penstock.console.access.state import ConsoleState
 from penstock.console.app import console_app
 from penstock.console.store.admin import AdminRequests
-from penstock.console.store.connections import Connections, StoreAccess
+from penstock.console.store.connections import ConsoleStore, UserConnections
 from penstock.console.store.operator import OperatorConnection
 from penstock.console.store.publishing import PublishedOnce
 from penstock.console.views.topics import TopicViews
@@ -55,7 +55,7 @@ def serve(settings: Settings) -> int:
         raise UsageError("no store to connect to; give its address with --store tcp://HOST:PORT")
     address = StoreAddress.parse(settings.gateway.store)
     trusted = tls_of_gateway(address, settings.gateway)
-    store = StoreAccess(_client_url(address), token_of_client(settings.wire), trusted)
+    store = ConsoleStore(_client_url(address), token_of_client(settings.wire), trusted)
     token = token_of_operator(settings.wire)
     operator = None
     if token or address.path:  # console.sock wants no token
@@ -68,7 +68,7 @@ def serve(settings: Settings) -> int:
 
 async def _serve(
     settings: ConsoleSettings,
-    store: StoreAccess,
+    store: ConsoleStore,
     operator: OperatorAccess | None,
     listening: socket.socket,
     tls: ssl.SSLContext | None,
@@ -78,7 +78,7 @@ async def _serve(
     log.info("penstock %s console starting, store=%s", VERSION, store.url)
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
-        connections = Connections(store, settings.max_users)
+        connections = UserConnections(store, settings.max_users)
         closing.push_async_callback(connections.close)
         logins, failures = Logins(settings.session_s), FailedLogins(settings.max_login_failures)
         is_exposed = not is_loopback(host) and not settings.allow_open_beyond_loopback

@@ -30,8 +30,9 @@ def site(tmp_path: Path, start_client_store: StartStore) -> Iterator[Site]:
 def test_an_admin_sees_and_ends_clients(penstock_server: ServerFactory, tmp_path: Path, gateways: str) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(RULES)
-    users = {"auth.password_file": passwords(tmp_path, root="s3c", reader="s3c"), "auth.permissions_file": rules}
-    server = penstock_server(settings=ANYWHERE | users, gateways=gateways)
+    file = passwords(tmp_path, root="s3c", reader="s3c")
+    users = {"auth.password_file": file, "auth.permissions_file": rules}
+    server = penstock_server(settings={**ANYWHERE, **users}, gateways=gateways)
     url = console_url(server)
     root, reader = (WebClient(url, Authorization=basic(name, "s3c")) for name in ("root", "reader"))
     device = PahoClient(server.port, 5, "root/ä", 3_600)
@@ -57,7 +58,6 @@ def test_an_admin_sees_and_ends_clients(penstock_server: ServerFactory, tmp_path
     ):
         refused = reader.ask(method, below, {} if method == "POST" else None)
         assert (refused.status, refused.kind) == (403, "not-permitted"), below
-    device.client.disconnect_callback = None
     assert root.post(path + "/disconnect", {"reason": "test"}).status == 204
     device.client.loop_stop()
     wait_until(lambda: not root.get("/clients", online="true").json["clients"], TIMEOUT_S)
@@ -79,9 +79,11 @@ def test_an_admin_sees_and_ends_clients(penstock_server: ServerFactory, tmp_path
 
 def test_groups(site: Site) -> None:
     site.publish("line/1", *map(str, range(5)))
-    with Client(site.store.url.replace("tcp://", "penstock://")) as client:
-        with client.subscribe("line/#", group="billing", start="earliest") as messages:
-            next(iter(messages)).ack()
+    with (
+        Client(site.store.url.replace("tcp://", "penstock://")) as client,
+        client.subscribe("line/#", group="billing", start="earliest") as messages,
+    ):
+        next(iter(messages)).ack()
     (group,) = site.client.get("/groups").json["groups"]
     assert (group["group"], group["topic_filter"], group["next_offset"]) == ("billing", "line/#", 5)
     over = "?filter=line/%23"

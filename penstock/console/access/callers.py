@@ -15,8 +15,8 @@ from starlette.requests import HTTPConnection
 from penstock.console.access.failures import FailedLogins
 from penstock.console.access.gate import SAFE_METHODS
 from penstock.console.access.logins import COOKIE, CSRF_HEADER, Login, Logins
-from penstock.console.errors import NotAdmitted, Problem, StoreUnreachable, TooManyUsers
-from penstock.console.store.connections import OPEN, Connections, UserCredentials
+from penstock.console.errors import NoStoreAnswers, NotAdmitted, Problem, TooManyUsers
+from penstock.console.store.connections import OPEN, UserConnections, UserCredentials
 
 if TYPE_CHECKING:
     from penstock.console.store.connection import StoreConnection
@@ -46,7 +46,7 @@ class Callers:
     """Finds out who asks. `is_beyond_loopback`: other machines can ask, so users have to log in."""
 
     def __init__(
-        self, connections: Connections, logins: Logins, failures: FailedLogins, is_beyond_loopback: bool
+        self, connections: UserConnections, logins: Logins, failures: FailedLogins, is_beyond_loopback: bool
     ) -> None:
         self.connections = connections
         self.logins = logins
@@ -98,7 +98,7 @@ class Callers:
             return
         try:
             is_open = await self.connections.is_open()
-        except (StoreUnreachable, TooManyUsers) as error:
+        except (NoStoreAnswers, TooManyUsers) as error:
             raise unavailable(error) from None
         if is_open:
             raise Problem(
@@ -131,7 +131,7 @@ class Callers:
             if credentials != OPEN:
                 self.failures.failed(address, self._loop.time())
             raise unknown_user(str(error), asks=_is_program(request)) from None
-        except (StoreUnreachable, TooManyUsers) as error:
+        except (NoStoreAnswers, TooManyUsers) as error:
             raise unavailable(error) from None
 
 

@@ -14,7 +14,7 @@ from penstock.console.access.callers import Caller, Callers
 if TYPE_CHECKING:
     from penstock.config.console_settings import ConsoleSettings
     from penstock.console.store.admin import AdminRequests
-    from penstock.console.store.connections import Connections
+    from penstock.console.store.connections import UserConnections
     from penstock.console.store.publishing import PublishedOnce
     from penstock.console.views.topics import TopicViews
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ConsoleState:
     settings: ConsoleSettings
-    connections: Connections
+    connections: UserConnections
     callers: Callers
     once: PublishedOnce
     topics: TopicViews

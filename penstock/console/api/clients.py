@@ -14,7 +14,7 @@ from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of, console_of
 from penstock.console.api.problems import bad_parameter
 from penstock.console.errors import Problem
-from penstock.console.views.cursor import Cursor, parse_cursor, query_of, text_of
+from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
 from penstock.console.views.messages import rfc3339
 from store.state.changes import BanKind
 from store.wire import operator_messages as of_operator
@@ -97,7 +97,7 @@ async def clients(
     at = parse_cursor(after, query).at if after is not None else 0
     wanted = of_operator.ListClients(prefix, online, at)
     found = await console_of(request).admin.ask(caller.connection, wanted, of_operator.ClientsListed)
-    goes_on = None if found.next is None else text_of(Cursor(query, found.next))
+    goes_on = None if found.next is None else text_of(PageCursor(query, found.next))
     return ClientsModel(clients=[_client(each) for each in found.clients], next=goes_on)
 
 
@@ -139,7 +139,7 @@ async def bans(
     found = await console_of(request).admin.ask(
         caller.connection, of_operator.ListBans(at, limit), of_operator.BansListed
     )
-    goes_on = None if found.next is None else text_of(Cursor(query, found.next))
+    goes_on = None if found.next is None else text_of(PageCursor(query, found.next))
     return BansModel(bans=[_ban(each) for each in found.bans], next=goes_on)
 
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.console.access.state import console_of
-from penstock.console.errors import NotAdmitted, StoreUnreachable, TooManyUsers
+from penstock.console.errors import NoStoreAnswers, NotAdmitted, TooManyUsers
 from penstock.console.store.connections import OPEN
 from store.version import VERSION
 
@@ -29,7 +29,7 @@ async def health(request: Request, response: Response) -> Health:
         connection = await console_of(request).connections.of(OPEN)
     except (NotAdmitted, TooManyUsers):  # there is a store, and it asks for users
         return Health(status="ok", version=VERSION)
-    except StoreUnreachable as error:
+    except NoStoreAnswers as error:
         response.status_code = 503
         return Health(status="store away", version=VERSION, detail=str(error))
     if connection.is_connected:

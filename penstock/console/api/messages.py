@@ -14,8 +14,8 @@ from penstock.console.access.state import caller_of, console_of
 from penstock.console.api.problems import bad_parameter
 from penstock.console.api.streams import EVENTS, NDJSON, events, ndjson
 from penstock.console.store.connection import StoreConnection
-from penstock.console.views.cursor import Cursor, parse_cursor, query_of, text_of
-from penstock.console.views.history import NO_END, History, HistorySpan, Page
+from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
+from penstock.console.views.history import NO_END, HistoryPage, HistoryPages, HistorySpan
 from penstock.console.views.messages import MessageFields, MessagesPage, Order, encoded, shown
 from penstock.sdk.positions import moment, where
 from store.records.record_bytes import walk
@@ -146,15 +146,15 @@ def position_of(text: str | None, name: str, default: str) -> str | int:
     return position
 
 
-def history_of(connection: StoreConnection) -> History:
+def history_of(connection: StoreConnection) -> HistoryPages:
     """The pages of a connection, which remember places of its log."""
-    if not isinstance(connection.pages, History):
-        connection.pages = History(connection)
+    if not isinstance(connection.pages, HistoryPages):
+        connection.pages = HistoryPages(connection)
     return connection.pages
 
 
-def _answer(connection: StoreConnection, page: Page, query: bytes) -> Response:
-    goes_on = None if page.next is None else text_of(Cursor(query, *page.next))
+def _answer(connection: StoreConnection, page: HistoryPage, query: bytes) -> Response:
+    goes_on = None if page.next is None else text_of(PageCursor(query, *page.next))
     return Response(encoded(MessagesPage(shown(page.messages, connection.place), goes_on)), media_type=JSON)
 
 
@@ -164,7 +164,7 @@ async def _with_key(
     key: str,
     order: Order | None,
     limit: int,
-    goes_on: Cursor | None,
+    goes_on: PageCursor | None,
     query: bytes,
 ) -> Response:
     """A page of messages with a key: newest first, by the index of keys."""
@@ -180,7 +180,7 @@ async def _with_key(
         answer, records = await connection.request(request, wire.Found)
         found += [(record, None) for record in walk(records)]
         before = answer.before
-    return _answer(connection, Page(found, (before, 0) if before else None), query)
+    return _answer(connection, HistoryPage(found, (before, 0) if before else None), query)
 
 
 async def _live(request: Request, caller: Caller, span: HistorySpan) -> Response:

@@ -15,7 +15,7 @@ from penstock.console.api.clients import no_such
 from penstock.console.api.messages import JSON, Filter, PageModel
 from penstock.console.api.topics import check_topic
 from penstock.console.store.connection import StoreConnection
-from penstock.console.views.cursor import Cursor, parse_cursor, query_of, text_of
+from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
 from penstock.console.views.messages import MessageFields, MessagesPage, encoded, rfc3339, shown
 from penstock.sdk.errors import NotFound, NotPermitted
 from penstock.sdk.filters import matches_any
@@ -51,7 +51,7 @@ async def delayed(
 ) -> DelayedPage:
     """Those of topics that the user may subscribe to. A page may have fewer than `limit`, and still a next one."""
     query = query_of("delayed", topic_filter)
-    cursor = parse_cursor(after, query) if after is not None else Cursor(query)
+    cursor = parse_cursor(after, query) if after is not None else PageCursor(query)
     connection = caller.connection
     answer, _ = await connection.request(wire.ListDelayed((cursor.at, cursor.until), limit), wire.DelayedFound)
     rows = []
@@ -69,7 +69,7 @@ async def delayed(
                     message_id=message_id,
                 )
             )
-    return DelayedPage(delayed=rows, next=None if answer.next is None else text_of(Cursor(query, *answer.next)))
+    return DelayedPage(delayed=rows, next=None if answer.next is None else text_of(PageCursor(query, *answer.next)))
 
 
 @router.delete("/delayed/{log_offset}", summary="Take back a delayed message", status_code=204, tags=["delayed"])
@@ -99,7 +99,7 @@ async def retained(
     answer, _ = await connection.request(request, wire.RetainedFound)
     found = await asyncio.gather(*(_at(connection, log_offset) for log_offset, _, _ in answer.messages))
     messages = shown([each for each in found if each is not None], connection.place)
-    goes_on = None if answer.next is None else text_of(Cursor(query, after=answer.next))
+    goes_on = None if answer.next is None else text_of(PageCursor(query, after=answer.next))
     return Response(encoded(MessagesPage(messages, goes_on)), media_type=JSON)
 
 

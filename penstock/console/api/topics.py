@@ -14,7 +14,7 @@ from penstock.console.access.state import caller_of, console_of
 from penstock.console.api.messages import JSON, MessageModel, Start, Stop, history_of, position_of
 from penstock.console.api.problems import bad_parameter
 from penstock.console.errors import Problem
-from penstock.console.views.cursor import Cursor, parse_cursor, query_of, text_of
+from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
 from penstock.console.views.messages import encoded
 from penstock.console.views.series import series, step_ms_of
 from penstock.console.views.topics import TopicsPage
@@ -75,7 +75,7 @@ async def topics(
         rows, known, following = await views.search(connection, search, prefix, behind, limit)
     if last:
         await views.add_last(connection, history_of(connection), rows)
-    goes_on = text_of(Cursor(query, after=following)) if following else None
+    goes_on = text_of(PageCursor(query, after=following)) if following else None
     return Response(encoded(TopicsPage(rows, known, goes_on)), media_type=JSON)
 
 

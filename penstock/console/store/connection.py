@@ -20,7 +20,7 @@ class StoreConnection(Client):
     """A connection of one user. The store judges each of its requests by the rules of MQTT clients."""
 
     pages: object = None
-    """What remembers something of its pages: views.history.History."""
+    """What remembers something of its pages: views.history.HistoryPages."""
     used_s = 0.0
     """When it was used last, in seconds of the loop's clock."""
     holders = 0

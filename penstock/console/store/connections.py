@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from penstock.console.errors import NotAdmitted, StoreUnreachable, TooManyUsers
+from penstock.console.errors import NoStoreAnswers, NotAdmitted, TooManyUsers
 from penstock.console.store.connection import StoreConnection
 from penstock.sdk.errors import CannotConnect
 
@@ -20,7 +20,7 @@ PROBED_FOR_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAccess:
+class ConsoleStore:
     """Where the store is. `url` is the SDK's; `token`: what the store wants of a client besides its user."""
 
     url: str
@@ -45,10 +45,10 @@ class UserCredentials:
 OPEN = UserCredentials()
 
 
-class Connections:
+class UserConnections:
     """Owner of the connections. The least recently used one ends when there are too many."""
 
-    def __init__(self, store: StoreAccess, most: int) -> None:
+    def __init__(self, store: ConsoleStore, most: int) -> None:
         self._store = store
         self._most = most
         self._open: OrderedDict[bytes, StoreConnection] = OrderedDict()
@@ -72,7 +72,7 @@ class Connections:
         return found
 
     async def of(self, credentials: UserCredentials) -> StoreConnection:
-        """The connection of a user, made if there is none. Raises NotAdmitted, StoreUnreachable, TooManyUsers."""
+        """The connection of a user, made if there is none. Raises NotAdmitted, NoStoreAnswers, TooManyUsers."""
         found = self.known(credentials)
         if found is not None:
             return found
@@ -84,7 +84,7 @@ class Connections:
         return await asyncio.shield(opening)
 
     async def is_open(self) -> bool:
-        """Whether the store lets users in without a password. Raises StoreUnreachable."""
+        """Whether the store lets users in without a password. Raises NoStoreAnswers."""
         now_s = self._loop.time()
         if now_s - self._probed_s > PROBED_FOR_S:
             try:
@@ -142,7 +142,7 @@ class Connections:
     async def close(self) -> None:
         for opening in list(self._opening.values()):
             opening.cancel()
-            with suppress(asyncio.CancelledError, NotAdmitted, StoreUnreachable, TooManyUsers):
+            with suppress(asyncio.CancelledError, NotAdmitted, NoStoreAnswers, TooManyUsers):
                 await opening
         for connection in self._open.values():
             self._end_soon(connection)
@@ -151,10 +151,10 @@ class Connections:
 
 
 async def _let_in(connection: StoreConnection) -> None:
-    """Connect. Raises NotAdmitted, StoreUnreachable."""
+    """Connect. Raises NotAdmitted, NoStoreAnswers."""
     try:
         await connection.connect()
     except CannotConnect as error:
         if error.is_refusal:
             raise NotAdmitted(str(error)) from None
-        raise StoreUnreachable(str(error)) from None
+        raise NoStoreAnswers(str(error)) from None

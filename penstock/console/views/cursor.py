@@ -15,7 +15,7 @@ CHECK_BYTES = 4
 MOST_CHARACTERS = 8_192
 
 
-class Cursor(msgspec.Struct, array_like=True, frozen=True):
+class PageCursor(msgspec.Struct, array_like=True, frozen=True):
     """Where a page goes on: `at` and `until` mean what the page's kind says; `after` is a name. `query`: of what."""
 
     query: bytes
@@ -29,15 +29,15 @@ def query_of(*parts: object) -> bytes:
     return blake2b(repr(parts).encode(), digest_size=QUERY_BYTES).digest()
 
 
-def text_of(cursor: Cursor) -> str:
+def text_of(cursor: PageCursor) -> str:
     data = msgspec.msgpack.encode(cursor)
     return urlsafe_b64encode(crc32(data).to_bytes(CHECK_BYTES, "big") + data).decode().rstrip("=")
 
 
-def parse_cursor(text: str, query: bytes) -> Cursor:
+def parse_cursor(text: str, query: bytes) -> PageCursor:
     """The cursor of a query. Raises Problem.
 
-    >>> parse_cursor(text_of(Cursor(query_of("a"), 7)), query_of("a")).at
+    >>> parse_cursor(text_of(PageCursor(query_of("a"), 7)), query_of("a")).at
     7
     """
     try:
@@ -47,7 +47,7 @@ def parse_cursor(text: str, query: bytes) -> Cursor:
         check, body = data[:CHECK_BYTES], data[CHECK_BYTES:]
         if crc32(body).to_bytes(CHECK_BYTES, "big") != check:
             raise ValueError
-        cursor = msgspec.msgpack.decode(body, type=Cursor)
+        cursor = msgspec.msgpack.decode(body, type=PageCursor)
     except (ValueError, msgspec.DecodeError):
         raise Problem(
             400, "bad-cursor", "a cursor that this console did not give", "give `next` of the page before, unchanged"

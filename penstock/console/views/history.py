@@ -33,7 +33,7 @@ SEARCH_S = 2.0
 MOST_BEGINNINGS = 1_024
 
 
-class Page(NamedTuple):
+class HistoryPage(NamedTuple):
     """Messages, and from where the next page goes on (`at`, `until`); None: that was all."""
 
     messages: list[MessageFields]
@@ -59,7 +59,7 @@ def is_counted(topic_filter: str) -> bool:
     return not ("+" in first or "#" in first) and (rest == "#" or not ("+" in rest or "#" in rest))
 
 
-class History:
+class HistoryPages:
     """Pages of what one user may read. Each store connection has one: it remembers where records begin."""
 
     def __init__(self, connection: StoreConnection) -> None:
@@ -68,12 +68,12 @@ class History:
 
     # --- oldest first
 
-    async def forward(self, span: HistorySpan, limit: int, goes_on: tuple[int, int] | None = None) -> Page:
+    async def forward(self, span: HistorySpan, limit: int, goes_on: tuple[int, int] | None = None) -> HistoryPage:
         """A page in the order of the log. `goes_on`: `next` of the page before."""
         at, until = goes_on or (await self.log_offset(span, span.start), await self.log_offset(span, span.stop))
         return await self._scan(span, at, until, limit)
 
-    async def _scan(self, span: HistorySpan, at: int, until: int, limit: int) -> Page:
+    async def _scan(self, span: HistorySpan, at: int, until: int, limit: int) -> HistoryPage:
         found: list[MessageFields] = []
         in_log = self._connection.names.topic(span.topic_filter)
         deadline_s = asyncio.get_running_loop().time() + SEARCH_S
@@ -86,25 +86,25 @@ class History:
             first = answer.queue_offset
             for number, record in enumerate(walk(records)):
                 if number == missing:
-                    return Page(found, (record[0], until))
+                    return HistoryPage(found, (record[0], until))
                 found.append((record, first + number if first >= 0 else None))
             at = answer.next
             is_late = not records and asyncio.get_running_loop().time() > deadline_s
             if at >= answer.log_end:
                 break
             if len(found) >= limit or is_late:
-                return Page(found, (at, until) if at < until else None)
-        return Page(found, None)
+                return HistoryPage(found, (at, until) if at < until else None)
+        return HistoryPage(found, None)
 
     # --- newest first
 
-    async def backward(self, span: HistorySpan, limit: int, goes_on: tuple[int, int] | None = None) -> Page:
+    async def backward(self, span: HistorySpan, limit: int, goes_on: tuple[int, int] | None = None) -> HistoryPage:
         """A page with the newest message first. `goes_on`: `next` of the page before."""
         if is_counted(span.topic_filter) and not span.tag:
             return await self._backward_in_queue(span, limit, goes_on)
         return await self._backward_in_log(span, limit, goes_on)
 
-    async def _backward_in_queue(self, span: HistorySpan, limit: int, goes_on: tuple[int, int] | None) -> Page:
+    async def _backward_in_queue(self, span: HistorySpan, limit: int, goes_on: tuple[int, int] | None) -> HistoryPage:
         """`next` are queue_offsets: the end of the next page, and the first message that is wanted."""
         try:
             end, first = goes_on or (
@@ -112,7 +112,7 @@ class History:
                 await self.queue_offset(span, span.start),
             )
         except NotFound:
-            return Page([], None)
+            return HistoryPage([], None)
         while end > first:
             begin = max(first, end - limit)
             at = await self._sought(span.topic_filter, f"@{begin}")
@@ -120,11 +120,11 @@ class History:
             messages = [each for each in page.messages if each[1] is None or each[1] < end]
             messages.reverse()
             if messages:
-                return Page(messages, (begin, first) if begin > first else None)
+                return HistoryPage(messages, (begin, first) if begin > first else None)
             end = begin  # retention dropped them, or they are lost
-        return Page([], None)
+        return HistoryPage([], None)
 
-    async def _backward_in_log(self, span: HistorySpan, limit: int, goes_on: tuple[int, int] | None) -> Page:
+    async def _backward_in_log(self, span: HistorySpan, limit: int, goes_on: tuple[int, int] | None) -> HistoryPage:
         """`next` are log_offsets: where the part before ends, and the first one that is wanted."""
         stop, first = goes_on or (await self.log_offset(span, span.stop), await self.log_offset(span, span.start))
         found: list[MessageFields] = []
@@ -141,12 +141,12 @@ class History:
             part.reverse()
             found += part[:missing]
             if len(part) > missing:
-                return Page(found, (found[-1][0][0], first))
+                return HistoryPage(found, (found[-1][0][0], first))
             stop = start
             window_bytes = min(4 * window_bytes, LAST_WINDOW_BYTES)
             if asyncio.get_running_loop().time() > deadline_s:
                 break
-        return Page(found, (stop, first) if stop > first else None)
+        return HistoryPage(found, (stop, first) if stop > first else None)
 
     async def _newest_of(self, span: HistorySpan, start: int, stop: int, most: int) -> list[MessageFields]:
         """The newest messages of a part of the log, oldest first."""

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from msgspec import Struct
 
 from penstock.console.store.connection import StoreConnection
-from penstock.console.views.history import NO_END, History, HistorySpan
+from penstock.console.views.history import NO_END, HistoryPages, HistorySpan
 from penstock.console.views.messages import StoredMessage, shown
 from penstock.console.views.rates import Rates
 from penstock.console.views.topic_index import TopicIndex
@@ -113,18 +113,18 @@ class TopicViews:
             row.messages = count
             row.rate_per_s = self.rates.rate((names.name, row.topic), count, now_s)
 
-    async def one(self, connection: StoreConnection, pages: History, topic: str) -> TopicRow:
+    async def one(self, connection: StoreConnection, pages: HistoryPages, topic: str) -> TopicRow:
         """A topic with its last message, if this user may read that. Raises a ClientError."""
         row = TopicRow(topic.rpartition("/")[2], topic, True, 0)
         await self._count(connection, [row])
         await self.add_last(connection, pages, [row])
         return row
 
-    async def add_last(self, connection: StoreConnection, pages: History, rows: list[TopicRow]) -> None:
+    async def add_last(self, connection: StoreConnection, pages: HistoryPages, rows: list[TopicRow]) -> None:
         """Add the last messages, of topics that this user may read."""
         await asyncio.gather(*(self._last(connection, pages, row) for row in rows if row.is_topic))
 
-    async def _last(self, connection: StoreConnection, pages: History, row: TopicRow) -> None:
+    async def _last(self, connection: StoreConnection, pages: HistoryPages, row: TopicRow) -> None:
         try:
             page = await pages.backward(HistorySpan(row.topic), 1)
         except ClientError:  # it may subscribe, and not replay

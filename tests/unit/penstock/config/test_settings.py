@@ -225,6 +225,7 @@ def test_every_setting_is_documented_and_allows_its_default() -> None:
         "auth",
         "quota",
         "audit",
+        "console",
     }
     assert len(SETTINGS) > len(fields(Settings))
 
