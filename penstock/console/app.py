@@ -10,6 +10,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
 from penstock.console.access.gate import Gate, HostNames
+from penstock.console.access.problem_answer import MEDIA_TYPE
 from penstock.console.access.state import ConsoleState
 from penstock.console.api import (
     clients,
@@ -31,10 +32,30 @@ ABOUT = (
     "tokens and permissions are those of MQTT clients: Basic or Bearer. Errors are problem details (RFC 9457) with a "
     "`remedy`."
 )
+JSON = "application/json"
 PAGES = "penstock.console.pages"
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {"model": ProblemDetails, "description": "A problem (application/problem+json)."}
 }
+
+
+def _document_problems(app: FastAPI) -> None:
+    """Have the document say what errors are, and nothing of FastAPI's own."""
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = made()
+            for methods in schema["paths"].values():
+                for operation in methods.values():
+                    answers = operation["responses"]
+                    answers.pop("422", None)
+                    problem = answers["default"]["content"]
+                    if JSON in problem:
+                        problem[MEDIA_TYPE] = problem.pop(JSON)
+        return made()
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
@@ -49,6 +70,7 @@ def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
         responses=PROBLEMS,
     )
     app.state.console = state
+    _document_problems(app)
     answer_problems(app, state.refused)
     api = APIRouter(prefix="/api/v1")
     for part in (publishing, messages, topics, clients, groups, pending, server, session, health):

@@ -112,7 +112,7 @@ async def read(
         reading = caller.connection.read(span.topic_filter, start=begin, stop=end, tag=tag)
         return ndjson(console_of(request), caller, reading, limit)
     most = console_of(request).settings.max_page
-    limit = DEFAULT_PAGE if limit is None else limit
+    limit = min(DEFAULT_PAGE, most) if limit is None else limit
     if limit > most:
         raise bad_parameter("limit", f"{limit} is more than {most}", "ask for several pages, or for NDJSON")
     query = query_of("messages", topic_filter, start, stop, order, key, tag)

@@ -1,14 +1,14 @@
 """Streams of messages: NDJSON of what is stored, and server-sent events that go on live.
 
-A reader that is slow costs the part that it was sent last and what the SDK reads ahead (4 MiB); a reader that takes
-nothing for a minute is cut off.
+A reader that is slow costs what it was sent last and what is read ahead, some MiB; a reader that takes nothing for a
+minute is cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import FIRST_COMPLETED
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import count, repeat
 
@@ -20,15 +20,17 @@ from penstock.console.access.problem_answer import problem_answer
 from penstock.console.access.state import ConsoleState
 from penstock.console.api.problems import problem_of
 from penstock.console.errors import Problem
-from penstock.console.views.messages import encoded, lines, shown
+from penstock.console.views.messages import MessageFields, encoded, lines, shown
 from penstock.sdk.errors import ClientError
-from penstock.sdk.message import Batch
+from penstock.sdk.message import PAYLOAD, Batch
 from penstock.sdk.reading import Reading
 from store.records.record_bytes import walk
 
 NDJSON = "application/x-ndjson"
 EVENTS = "text/event-stream"
 PART_MESSAGES = 1_024
+PART_BYTES = 256 << 10
+AHEAD_BYTES = 256 << 10
 KEEP_ALIVE_S = 15.0
 STUCK_S = 60.0
 NOT_BUFFERED = {"x-accel-buffering": "no"}
@@ -58,14 +60,7 @@ def _cut_off(receive: Receive) -> None:
 @asynccontextmanager
 async def open_stream(console: ConsoleState, caller: Caller) -> AsyncIterator[None]:
     """Counts a stream, which keeps its connection. Raises Problem."""
-    if console.streams["open"] >= console.settings.max_streams:
-        raise Problem(
-            503,
-            "too-many-streams",
-            f"{console.settings.max_streams} streams are open",
-            "close some, or raise the setting console.max_streams",
-            {"Retry-After": "5"},
-        )
+    check_streams(console)
     console.streams.update(open=1, total=1)
     caller.connection.holders += 1
     try:
@@ -75,12 +70,31 @@ async def open_stream(console: ConsoleState, caller: Caller) -> AsyncIterator[No
         caller.connection.holders -= 1
 
 
-def parts_of(batch: Batch) -> list[list[tuple[tuple, int | None]]]:  # type: ignore[type-arg]
-    """The messages of a batch, some at a time, so that other requests have their turn."""
-    records = list(walk(batch.records))
+def check_streams(console: ConsoleState) -> None:
+    """Before a stream begins. Raises Problem."""
+    if console.streams["open"] >= console.settings.max_streams:
+        raise Problem(
+            503,
+            "too-many-streams",
+            f"{console.settings.max_streams} streams are open",
+            "close some, or raise the setting console.max_streams",
+            {"Retry-After": "5"},
+        )
+
+
+def parts_of(batch: Batch) -> Iterator[list[MessageFields]]:
+    """The messages of a batch, some at a time, so that other requests have their turn, and large ones little room."""
     offsets = repeat(None) if batch.first_queue_offset < 0 else count(batch.first_queue_offset)
-    fields = list(zip(records, offsets, strict=False))
-    return [fields[at : at + PART_MESSAGES] for at in range(0, len(fields), PART_MESSAGES)]
+    part: list[MessageFields] = []
+    size_bytes = 0
+    for record, queue_offset in zip(walk(batch.records), offsets, strict=False):
+        part.append((record, queue_offset))
+        size_bytes += len(record[PAYLOAD])
+        if len(part) == PART_MESSAGES or size_bytes >= PART_BYTES:
+            yield part
+            part, size_bytes = [], 0
+    if part:
+        yield part
 
 
 def ndjson(console: ConsoleState, caller: Caller, reading: Reading, limit: int | None) -> Response:
@@ -112,6 +126,8 @@ def ndjson(console: ConsoleState, caller: Caller, reading: Reading, limit: int |
 
 def events(console: ConsoleState, caller: Caller, reading: Reading) -> Response:
     """Messages as server-sent events, until the client goes. `id` is the log_offset, so that Last-Event-ID goes on."""
+    check_streams(console)
+    reading.most_ahead_bytes = AHEAD_BYTES
 
     async def stream() -> AsyncGenerator[bytes, None]:
         place = caller.connection.place
