@@ -22,7 +22,7 @@ from penstock.console.api.problems import problem_of
 from penstock.console.errors import Problem
 from penstock.console.views.messages import MessageFields, encoded, lines, shown
 from penstock.sdk.errors import ClientError
-from penstock.sdk.message import PAYLOAD, Batch
+from penstock.sdk.message import COMPRESSED, FLAGS, PAYLOAD, Batch
 from penstock.sdk.reading import Reading
 from store.records.record_bytes import walk
 
@@ -31,6 +31,8 @@ EVENTS = "text/event-stream"
 PART_MESSAGES = 1_024
 PART_BYTES = 256 << 10
 AHEAD_BYTES = 256 << 10
+COMPRESSED_BYTES = 32 << 10
+"""What a compressed payload counts for: how long it is, is known once it is decompressed."""
 KEEP_ALIVE_S = 15.0
 STUCK_S = 60.0
 NOT_BUFFERED = {"x-accel-buffering": "no"}
@@ -89,7 +91,7 @@ def parts_of(batch: Batch) -> Iterator[list[MessageFields]]:
     size_bytes = 0
     for record, queue_offset in zip(walk(batch.records), offsets, strict=False):
         part.append((record, queue_offset))
-        size_bytes += len(record[PAYLOAD])
+        size_bytes += COMPRESSED_BYTES if record[FLAGS] & COMPRESSED else len(record[PAYLOAD])
         if len(part) == PART_MESSAGES or size_bytes >= PART_BYTES:
             yield part
             part, size_bytes = [], 0
