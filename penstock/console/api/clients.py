@@ -88,7 +88,7 @@ After = Annotated[str | None, Query(max_length=2_048, description="`next` of the
 async def clients(
     request: Request,
     caller: Asking,
-    prefix: Annotated[str, Query(max_length=MOST_NAME, description="Of the client identifier.")] = "",
+    prefix: Annotated[str, Query(max_length=4_096, description="Of the client identifier.")] = "",
     online: Annotated[bool, Query(description="Connected clients alone.")] = False,
     after: After = None,
 ) -> ClientsModel:

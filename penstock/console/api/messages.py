@@ -23,7 +23,7 @@ from store.wire import messages as wire
 
 JSON = "application/json"
 DEFAULT_PAGE = 100
-MOST_FILTER = 65_535
+MOST_FILTER = 4_096  # characters: as %XX they fit into the 64 KiB of a URL
 
 router = APIRouter(tags=["messages"])
 
@@ -45,7 +45,7 @@ class MessageModel(BaseModel):
     headers: dict[str, str] | None = Field(
         default=None, description="User properties; of several of one name the last."
     )
-    user_properties: list[tuple[str, str]] | None = Field(default=None, description="All, if a name comes twice.")
+    user_properties: list[list[str]] | None = Field(default=None, description="All, if a name comes twice.")
     content_type: str | None = None
     client_id: str = Field(default="", description="Of the MQTT client that published it.")
     expires_after_s: int | None = None

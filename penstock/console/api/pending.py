@@ -45,7 +45,7 @@ class DelayedPage(BaseModel):
 @router.get("/delayed", summary="Delayed messages, those first that are due first", tags=["delayed"])
 async def delayed(
     caller: Asking,
-    topic_filter: Annotated[str, Query(alias="filter", max_length=65_535)] = "#",
+    topic_filter: Annotated[str, Query(alias="filter", max_length=4_096)] = "#",
     after: After = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100,
 ) -> DelayedPage:

@@ -46,9 +46,7 @@ class TopicsModel(BaseModel):
 async def topics(
     request: Request,
     caller: Annotated[Caller, Depends(caller_of)],
-    prefix: Annotated[
-        str, Query(max_length=65_535, description="Levels, with a / at the end; empty: all topics.")
-    ] = "",
+    prefix: Annotated[str, Query(max_length=4_096, description="Levels, with a / at the end; empty: all topics.")] = "",
     search: Annotated[
         str | None,
         Query(min_length=1, max_length=1_024, description="A part of the name; in lower case it matches any case."),
@@ -112,7 +110,7 @@ class SeriesModel(BaseModel):
 @router.get("/series", summary="A number of a topic over time", response_model=SeriesModel)
 async def number_over_time(
     caller: Annotated[Caller, Depends(caller_of)],
-    topic: Annotated[str, Query(min_length=1, max_length=65_535)],
+    topic: Annotated[str, Query(min_length=1, max_length=4_096)],
     field: Annotated[str, Query(max_length=1_024, description="Names with dots; empty: the payload is a number.")] = "",
     start: Start = "-1h",
     stop: Stop = "now",
