@@ -81,14 +81,14 @@ class NewBan(BaseModel):
 
 
 Asking = Annotated[Caller, Depends(caller_of)]
-After = Annotated[str | None, Query(max_length=2_048, description="`next` of the page before.")]
+After = Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")]
 
 
 @router.get("/clients", summary="Clients and sessions")
 async def clients(
     request: Request,
     caller: Asking,
-    prefix: Annotated[str, Query(max_length=4_096, description="Of the client identifier.")] = "",
+    prefix: Annotated[str, Query(max_length=2_048, description="Of the client identifier.")] = "",
     online: Annotated[bool, Query(description="Connected clients alone.")] = False,
     after: After = None,
 ) -> ClientsModel:

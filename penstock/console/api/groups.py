@@ -16,7 +16,7 @@ from store.wire import group_messages as of_group
 
 router = APIRouter(tags=["groups"])
 Asking = Annotated[Caller, Depends(caller_of)]
-FilterOf = Annotated[str, Query(alias="filter", min_length=1, max_length=4_096, description="The group's filter.")]
+FilterOf = Annotated[str, Query(alias="filter", min_length=1, max_length=2_048, description="The group's filter.")]
 
 
 class ConsumerModel(BaseModel):

@@ -23,7 +23,7 @@ from store.wire import messages as wire
 
 JSON = "application/json"
 DEFAULT_PAGE = 100
-MOST_FILTER = 4_096  # characters: as %XX they fit into the 64 KiB of a URL
+MOST_FILTER = 2_048  # characters: as %XX they fit into the 64 KiB of a URL
 
 router = APIRouter(tags=["messages"])
 
@@ -93,7 +93,7 @@ async def read(
         str | None, Query(min_length=1, max_length=1_024, description="Messages with this key, newest first.")
     ] = None,
     tag: Annotated[str, Query(max_length=255, description="Messages with this tag alone.")] = "",
-    cursor: Annotated[str | None, Query(max_length=2_048, description="`next` of the page before.")] = None,
+    cursor: Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")] = None,
 ) -> Response:
     """`Accept: application/x-ndjson` streams all of them as lines. `Accept: text/event-stream` goes on live, and
     resumes behind `Last-Event-ID` without a gap or a repeat; without one it begins at `start` (default: now).

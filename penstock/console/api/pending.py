@@ -25,7 +25,7 @@ MOST_ROWS = 500
 
 router = APIRouter()
 Asking = Annotated[Caller, Depends(caller_of)]
-After = Annotated[str | None, Query(max_length=8_192, description="`next` of the page before.")]
+After = Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")]
 
 
 class DelayedModel(BaseModel):
@@ -45,7 +45,7 @@ class DelayedPage(BaseModel):
 @router.get("/delayed", summary="Delayed messages, those first that are due first", tags=["delayed"])
 async def delayed(
     caller: Asking,
-    topic_filter: Annotated[str, Query(alias="filter", max_length=4_096)] = "#",
+    topic_filter: Annotated[str, Query(alias="filter", max_length=2_048)] = "#",
     after: After = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100,
 ) -> DelayedPage:

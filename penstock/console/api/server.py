@@ -87,7 +87,7 @@ async def figures(
 
 @router.get("/readers", summary="Who reads a topic: sessions and groups", tags=["topics"])
 async def readers(
-    request: Request, caller: Asking, topic: Annotated[str, Query(min_length=1, max_length=4_096)]
+    request: Request, caller: Asking, topic: Annotated[str, Query(min_length=1, max_length=2_048)]
 ) -> ReadersModel:
     """Sessions in the log whose filters match; 10,000 at most."""
     check_topic(topic, "topic")

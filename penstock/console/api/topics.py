@@ -46,12 +46,12 @@ class TopicsModel(BaseModel):
 async def topics(
     request: Request,
     caller: Annotated[Caller, Depends(caller_of)],
-    prefix: Annotated[str, Query(max_length=4_096, description="Levels, with a / at the end; empty: all topics.")] = "",
+    prefix: Annotated[str, Query(max_length=2_048, description="Levels, with a / at the end; empty: all topics.")] = "",
     search: Annotated[
         str | None,
         Query(min_length=1, max_length=1_024, description="A part of the name; in lower case it matches any case."),
     ] = None,
-    after: Annotated[str | None, Query(max_length=8_192, description="`next` of the page before.")] = None,
+    after: Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     last: Annotated[bool, Query(description="With the last message of each topic; of 100 topics at most.")] = False,
 ) -> Response:
@@ -110,7 +110,7 @@ class SeriesModel(BaseModel):
 @router.get("/series", summary="A number of a topic over time", response_model=SeriesModel)
 async def number_over_time(
     caller: Annotated[Caller, Depends(caller_of)],
-    topic: Annotated[str, Query(min_length=1, max_length=4_096)],
+    topic: Annotated[str, Query(min_length=1, max_length=2_048)],
     field: Annotated[str, Query(max_length=1_024, description="Names with dots; empty: the payload is a number.")] = "",
     start: Start = "-1h",
     stop: Stop = "now",
