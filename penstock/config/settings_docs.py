@@ -27,6 +27,7 @@ TITLES = {
     "quota": "[quota]",
     "audit": "[audit]",
     "tracing": "[tracing]",
+    "console": "[console]",
 }
 UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 

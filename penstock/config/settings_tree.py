@@ -20,6 +20,7 @@ from notify.events.urls import without_credentials
 from notify.settings import NotifySettings, WireSettings
 from penstock.config.audit_settings import AuditSettings
 from penstock.config.tracing_settings import TracingSettings
+from penstock.config.console_settings import ConsoleSettings
 from store.settings import StoreSettings
 
 
@@ -33,6 +34,7 @@ class Settings:
     quota: QuotaSettings = field(default_factory=QuotaSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     tracing: TracingSettings = field(default_factory=TracingSettings)
+    console: ConsoleSettings = field(default_factory=ConsoleSettings)
     admin: str | None = field(
         default=None,
         metadata={
@@ -203,6 +205,7 @@ def build(values: Mapping[str, object]) -> Settings:
         "quota": {},
         "audit": {},
         "tracing": {},
+        "console": {},
         "": {},
     }
     for path, value in values.items():
@@ -211,7 +214,8 @@ def build(values: Mapping[str, object]) -> Settings:
     notify, gateway = NotifySettings(**sections["notify"]), GatewaySettings(**sections["gateway"])
     auth, quota = AuthSettings(**sections["auth"]), QuotaSettings(**sections["quota"])
     audit, tracing = AuditSettings(**sections["audit"]), TracingSettings(**sections["tracing"])
-    return Settings(store, wire, notify, gateway, auth, quota, audit, tracing, **sections[""])
+    console = ConsoleSettings(**sections["console"])
+    return Settings(store, wire, notify, gateway, auth, quota, audit, tracing, console, **sections[""])
 
 
 def value_of(settings: Settings, path: str) -> object:

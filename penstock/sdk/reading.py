@@ -36,6 +36,8 @@ class Reading:
         self._stop = NO_END
         self._batches: deque[Batch] = deque()
         self._ahead_bytes = 0
+        self.most_ahead_bytes = AHEAD_BYTES
+        """Nothing more is asked for while so much was read and nobody has taken it."""
         self._request: PendingRequest | None = None
         self._ref: int | None = None  # of the queue that says that something came, where there is no end
         self._has_grown = False
@@ -118,7 +120,7 @@ class Reading:
     def _scan(self) -> None:
         """Ask for more, if there may be more and there is room for it."""
         is_waiting = self._request is not None or self._is_complete or self._is_closed
-        if is_waiting or self._error is not None or self._ahead_bytes >= AHEAD_BYTES:
+        if is_waiting or self._error is not None or self._ahead_bytes >= self.most_ahead_bytes:
             return
         if self._next >= self._stop:
             self._complete()

@@ -226,6 +226,7 @@ def test_every_setting_is_documented_and_allows_its_default() -> None:
         "quota",
         "audit",
         "tracing",
+        "console",
     }
     assert len(SETTINGS) > len(fields(Settings))
 

@@ -1,0 +1,46 @@
+"""What the routes of API and pages share: `console_of(request)` gives it, `caller_of(request)` who asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from starlette.requests import HTTPConnection, Request
+
+from penstock.console.access.callers import Caller, Callers
+
+if TYPE_CHECKING:
+    from penstock.config.console_settings import ConsoleSettings
+    from penstock.console.store.admin import AdminRequests
+    from penstock.console.store.connections import UserConnections
+    from penstock.console.store.publishing import PublishedOnce
+    from penstock.console.views.topics import TopicViews
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleState:
+    settings: ConsoleSettings
+    connections: UserConnections
+    callers: Callers
+    once: PublishedOnce
+    topics: TopicViews
+    admin: AdminRequests
+    refused: Counter[str] = field(default_factory=Counter)
+    """Requests that were answered with a problem, by its kind."""
+    streams: Counter[str] = field(default_factory=Counter)
+    """Streams that are open (`open`), and that there were (`total`)."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the console ends: streams end."""
+    is_secure: bool = False
+    """Whether browsers come by HTTPS, so that cookies are sent by it alone."""
+
+
+def console_of(request: HTTPConnection) -> ConsoleState:
+    return cast(ConsoleState, request.app.state.console)
+
+
+async def caller_of(request: Request) -> Caller:
+    """Who asks; a dependency of routes. Raises Problem."""
+    return await console_of(request).callers.of(request)

@@ -1,0 +1,108 @@
+"""The server: its version, health, settings and figures; for admins."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+
+from penstock.console.access.callers import Caller
+from penstock.console.access.state import caller_of, console_of
+from penstock.console.api.clients import time_of
+from penstock.console.api.problems import bad_parameter
+from penstock.console.api.topics import check_topic
+from store.wire.operator_messages import TopicReaders, TopicReadersFound
+
+MOST_READERS = 10_000
+
+router = APIRouter(tags=["server"])
+Asking = Annotated[Caller, Depends(caller_of)]
+
+
+class ServerModel(BaseModel):
+    version: str
+    started: str | None
+    health: str = Field(description="What to look at; empty if all is well.")
+    unready: str = Field(description="Why no clients should come; empty if all is well.")
+    settings: dict[str, Any] = Field(description="Those in force, by their paths; secrets are ***.")
+    console: dict[str, Any] = Field(
+        description="Of the console: users, streams, and requests that it refused, by kind."
+    )
+
+
+class FigureModel(BaseModel):
+    """A metric as Prometheus has it."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class FiguresModel(BaseModel):
+    figures: list[FigureModel]
+
+
+class ReaderModel(BaseModel):
+    client_id: str
+    topic_filter: str
+    qos: int
+    online: bool
+
+
+class ReadersModel(BaseModel):
+    sessions: list[ReaderModel]
+    groups: list[tuple[str, str]] = Field(description="Name and topic filter of each.")
+
+
+@router.get("/server", summary="Version, health and settings in force")
+async def server(request: Request, caller: Asking) -> ServerModel:
+    console = console_of(request)
+    found, settings, _ = await console.admin.server(caller.connection)
+    own = {"users": len(console.connections), "streams": dict(console.streams), "refused": dict(console.refused)}
+    return ServerModel(
+        version=found.version,
+        started=time_of(found.started_ms),
+        health=found.health,
+        unready=found.unready,
+        settings=settings,
+        console=own,
+    )
+
+
+@router.get("/server/figures", summary="Figures of the server, as Prometheus has them")
+async def figures(
+    request: Request,
+    caller: Asking,
+    name: Annotated[str, Query(max_length=255, description="Those that begin so; empty: all.")] = "",
+) -> FiguresModel:
+    _, _, found = await console_of(request).admin.server(caller.connection)
+    return FiguresModel(
+        figures=[
+            FigureModel(name=each, labels=labels, value=value) for each, labels, value in found if each.startswith(name)
+        ]
+    )
+
+
+@router.get("/readers", summary="Who reads a topic: sessions and groups", tags=["topics"])
+async def readers(
+    request: Request, caller: Asking, topic: Annotated[str, Query(min_length=1, max_length=2_048)]
+) -> ReadersModel:
+    """Sessions in the log whose filters match; 10,000 at most."""
+    check_topic(topic, "topic")
+    if not topic:
+        raise bad_parameter("topic", "it is empty")
+    admin = console_of(request).admin
+    sessions: list[ReaderModel] = []
+    groups: list[tuple[str, str]] = []
+    after: int | None = 0
+    while after is not None and len(sessions) < MOST_READERS:
+        found = await admin.ask(caller.connection, TopicReaders(topic, after), TopicReadersFound)
+        groups += found.groups
+        sessions += [
+            ReaderModel(client_id=each.client_id, topic_filter=each.topic_filter, qos=each.qos, online=each.online)
+            for each in found.sessions
+        ]
+        after = found.next
+    return ReadersModel(sessions=sessions, groups=groups)

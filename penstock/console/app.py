@@ -1,0 +1,84 @@
+"""Builds the console's ASGI app: the gate, the API, and the pages if they are there."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from starlette.types import ASGIApp
+
+from penstock.console.access.gate import Gate, HostNames
+from penstock.console.access.problem_answer import MEDIA_TYPE
+from penstock.console.access.state import ConsoleState
+from penstock.console.api import (
+    clients,
+    groups,
+    health,
+    messages,
+    pending,
+    publishing,
+    reference,
+    server,
+    session,
+    topics,
+)
+from penstock.console.api.problems import ProblemDetails, answer_problems
+from store.version import VERSION
+
+ABOUT = (
+    "Publish messages, read the history of any topic, and look after clients, groups and the server. Users, passwords, "
+    "tokens and permissions are those of MQTT clients: Basic or Bearer. Errors are problem details (RFC 9457) with a "
+    "`remedy`."
+)
+JSON = "application/json"
+PAGES = "penstock.console.pages"
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "default": {"model": ProblemDetails, "description": "A problem (application/problem+json)."}
+}
+
+
+def _document_problems(app: FastAPI) -> None:
+    """Have the document say what errors are, and nothing of FastAPI's own."""
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = made()
+            for methods in schema["paths"].values():
+                for operation in methods.values():
+                    answers = operation["responses"]
+                    answers.pop("422", None)
+                    problem = answers["default"]["content"]
+                    if JSON in problem:
+                        problem[MEDIA_TYPE] = problem.pop(JSON)
+        return made()
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
+    """The app with everything around it."""
+    app = FastAPI(
+        title="Penstock HTTP API",
+        version=VERSION,
+        description=ABOUT,
+        openapi_url="/api/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        responses=PROBLEMS,
+    )
+    app.state.console = state
+    _document_problems(app)
+    answer_problems(app, state.refused)
+    api = APIRouter(prefix="/api/v1")
+    for part in (publishing, messages, topics, clients, groups, pending, server, session, health):
+        api.include_router(part.router)
+    app.router.routes.append(publishing.hot_route())
+    app.include_router(api)
+    app.include_router(reference.router)
+    if find_spec(PAGES) is not None:
+        app.include_router(import_module(f"{PAGES}.routes").router)
+    names = HostNames(listen_host, state.settings.hosts)
+    return Gate(app, names, state.settings.max_body_bytes, state.refused)

@@ -1,0 +1,58 @@
+"""What only an admin may ask: the store says who is one, and the operator's connection carries it out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from penstock.console.errors import Problem
+from penstock.console.store.connection import StoreConnection
+from penstock.console.store.errors import OperatorError, OperatorRefused, StoreTooOld
+from penstock.console.store.operator import OperatorConnection
+from store.wire.base import WireMessage
+from store.wire.operator_messages import Sample, ServerShown, ShowServer
+
+M = TypeVar("M", bound=WireMessage)
+
+
+class AdminRequests:
+    """Requests of admins. `operator` None: the console has no operator's token."""
+
+    def __init__(self, operator: OperatorConnection | None) -> None:
+        self._operator = operator
+
+    async def ask(self, connection: StoreConnection, message: WireMessage, kind: type[M]) -> M:
+        """The answer to an admin's request. Raises Problem, or a ClientError."""
+        rights = await connection.rights()
+        if not rights.is_admin:
+            raise Problem(
+                403,
+                "not-permitted",
+                "this user may not see or touch what other clients have",
+                'ask with a user whose rule in the permissions file has allow = ["admin"] and topics = ["#"]',
+            )
+        if self._operator is None:
+            raise Problem(
+                503,
+                "no-operator",
+                "this console is not let in as an operator",
+                "give it the store's wire.operator_token (or wire.operator_token_file)",
+            )
+        try:
+            return await self._operator.ask(message, kind)
+        except StoreTooOld as error:
+            raise Problem(501, "store-too-old", str(error), "upgrade the store") from None
+        except OperatorRefused as error:
+            raise Problem(400, error.code.replace("_", "-"), str(error), "see /api/docs") from None
+        except OperatorError as error:
+            raise Problem(503, "store-away", str(error), "ask again in a moment", {"Retry-After": "1"}) from None
+
+    async def server(self, connection: StoreConnection) -> tuple[ServerShown, dict[str, Any], list[Sample]]:
+        """The server, its settings in force, and all of its figures. Raises Problem, or a ClientError."""
+        first = await self.ask(connection, ShowServer(0), ServerShown)
+        figures, following = list(first.figures), first.next
+        while following is not None:
+            more = await self.ask(connection, ShowServer(following), ServerShown)
+            figures += more.figures
+            following = more.next
+        return first, json.loads(first.settings), figures
