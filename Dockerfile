@@ -24,7 +24,7 @@ RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
 USER 10001:10001
 WORKDIR /var/lib/penstock
 VOLUME /var/lib/penstock
-EXPOSE 1883 7700 9464
+EXPOSE 1883 7700 8080 9464
 
 # Asked by the health check, so it is on unless --admin or this variable says another address.
 ENV PENSTOCK_ADMIN=127.0.0.1:9464

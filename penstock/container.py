@@ -2,7 +2,8 @@
 
 A container's loopback is its own, so `serve` without an address listens on mqtt://0.0.0.0:1883 here. If other machines
 can connect and no authentication is set, the first start creates a user and a password, prints them once, and keeps the
-hash in `passwords` in the data folder. PENSTOCK_ALLOW_ANONYMOUS=true admits clients without a password.
+hash in `passwords` in the data folder. PENSTOCK_ALLOW_ANONYMOUS=true admits clients without a password. The console
+listens on 0.0.0.0:8080 if users have to log in, else on the container's loopback.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from penstock.errors import PenstockError, SettingsError, UsageError
 
 LISTEN = "mqtt://0.0.0.0:1883"
 USER = "penstock"
+CONSOLE_LISTEN = "0.0.0.0:8080"
 PASSWORDS = "passwords"
 """A file in the data folder."""
 PASSWORD_BYTES = 12  # written as hexadecimal digits, which no shell or option parser misreads
 ANONYMOUS, ANONYMOUS_SETTING = "PENSTOCK_ALLOW_ANONYMOUS", "PENSTOCK_AUTH__ALLOW_ANONYMOUS"
 PASSWORD_FILE_SETTING = "PENSTOCK_AUTH__PASSWORD_FILE"
+CONSOLE_SETTING = "PENSTOCK_CONSOLE__LISTEN"
 ONLY_TELLS = {"--help", "--print-config"}
 
 
@@ -51,8 +54,11 @@ def prepared(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[list[str
         flags["listen"] = [LISTEN]
         arguments += ["--listen", LISTEN]
     settings = load(flags, environment, config)
-    if _wants_password(settings):
+    asks_for_password = _wants_password(settings)
+    if asks_for_password:
         environment[PASSWORD_FILE_SETTING] = str(_passwords(settings.store.data))
+    if (asks_for_password or _has_users(settings)) and "console.listen" not in given(environment, config):
+        environment[CONSOLE_SETTING] = CONSOLE_LISTEN
     return arguments, environment
 
 
@@ -86,6 +92,13 @@ def _wants_password(settings: Settings) -> bool:
     addresses = [ListenAddress.parse(url) for url in settings.gateway.listen]
     is_reachable = not all(each.is_local for each in addresses)
     return is_reachable and not (are_credentials_needed(settings) or settings.auth.allow_anonymous)
+
+
+def _has_users(settings: Settings) -> bool:
+    """Whether everybody has to log in."""
+    from gateway.auth.settings import is_auth_configured
+
+    return is_auth_configured(settings.auth) and not settings.auth.allow_anonymous
 
 
 def _passwords(data: Path) -> Path:

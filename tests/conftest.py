@@ -1,5 +1,6 @@
 """Fixtures for all tests; the processes behind them are in server_process.py."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,9 @@ from hypothesis import settings
 from tests.support import server_process
 from tests.support.apart_server import ApartServer
 from tests.support.server_process import PenstockServer, ServeOptions
+
+# Programs that tests start have no console, unless a test asks for one, which then has port 0.
+os.environ["PENSTOCK_CONSOLE__ENABLED"] = "false"
 
 settings.register_profile("shared machine", deadline=None)  # a test is no benchmark
 settings.register_profile("quick", parent=settings.get_profile("shared machine"), max_examples=20)  # of 100; make quick

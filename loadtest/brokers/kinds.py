@@ -73,6 +73,7 @@ def penstock(*options: str) -> Callable[[Path, int, int], Start]:
 
     def prepare(folder: Path, port: int, _: int) -> Start:
         fixed = ["--data", str(folder / "data"), "--listen", f"mqtt://{HOST}:{port}", "--log-level", "warning"]
+        fixed.append("--no-console")
         return Start([sys.executable, "-P", "-m", "penstock", "serve", *fixed, *options])
 
     return prepare

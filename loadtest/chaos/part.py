@@ -115,7 +115,9 @@ class Part:
 
 def environment(settings: Mapping[str, object]) -> dict[str, str]:
     """The environment of a process with these settings, by path: {"store.segment_bytes": 1_048_576}; without PENSTOCK_
-    variables of this process.
+    variables of this process. A server has no console unless a setting of the console is given.
     """
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
-    return inherited | {"PENSTOCK_" + path.replace(".", "__").upper(): str(value) for path, value in settings.items()}
+    is_shown = any(path.startswith("console.") for path in settings)
+    given = settings if is_shown else {**settings, "console.enabled": "false"}
+    return inherited | {"PENSTOCK_" + path.replace(".", "__").upper(): str(value) for path, value in given.items()}

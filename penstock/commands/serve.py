@@ -34,6 +34,9 @@ def serve(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     print_config: PrintConfig = False,
+    no_console: Annotated[
+        bool, typer.Option("--no-console", help="Do not start the console (HTTP API and pages).")
+    ] = False,
 ) -> None:
     """Run the gateway and the store, in one process unless --gateways says otherwise.
 
@@ -47,6 +50,7 @@ def serve(
         "admin": admin,
         "log_level": log_level,
         "log_format": log_format,
+        "console.enabled": False if no_console else None,
     }
     settings = settings_in_force(flags, config, print_config)
     if gateways:

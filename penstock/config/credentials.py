@@ -109,6 +109,12 @@ def token_of_command(wire: WireSettings, gateway: GatewaySettings) -> tuple[Role
     return Role.CLIENT, own or token_of_gateway(gateway) or _shared_token(wire)
 
 
+def token_of_client(wire: WireSettings) -> str:
+    """The token of a client such as the console. Raises PenstockError."""
+    own = _token(wire.client_token, wire.client_token_file, "wire.client_token", "so no client would be let in")
+    return own or _shared_token(wire)
+
+
 def token_of_operator(wire: WireSettings) -> str:
     """The token of an operator's command. Raises PenstockError."""
     return _token(

@@ -26,6 +26,7 @@ TITLES = {
     "auth": "[auth]",
     "quota": "[quota]",
     "audit": "[audit]",
+    "console": "[console]",
 }
 UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 

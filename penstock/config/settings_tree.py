@@ -19,6 +19,7 @@ from gateway.settings import GatewaySettings
 from notify.events.urls import without_credentials
 from notify.settings import NotifySettings, WireSettings
 from penstock.config.audit_settings import AuditSettings
+from penstock.config.console_settings import ConsoleSettings
 from store.settings import StoreSettings
 
 
@@ -31,6 +32,7 @@ class Settings:
     auth: AuthSettings = field(default_factory=AuthSettings)
     quota: QuotaSettings = field(default_factory=QuotaSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    console: ConsoleSettings = field(default_factory=ConsoleSettings)
     admin: str | None = field(
         default=None,
         metadata={
@@ -198,6 +200,7 @@ def build(values: Mapping[str, object]) -> Settings:
         "auth": {},
         "quota": {},
         "audit": {},
+        "console": {},
         "": {},
     }
     for path, value in values.items():
@@ -205,8 +208,8 @@ def build(values: Mapping[str, object]) -> Settings:
     store, wire = StoreSettings(**sections["store"]), WireSettings(**sections["wire"])
     notify, gateway = NotifySettings(**sections["notify"]), GatewaySettings(**sections["gateway"])
     auth, quota = AuthSettings(**sections["auth"]), QuotaSettings(**sections["quota"])
-    audit = AuditSettings(**sections["audit"])
-    return Settings(store, wire, notify, gateway, auth, quota, audit, **sections[""])
+    audit, console = AuditSettings(**sections["audit"]), ConsoleSettings(**sections["console"])
+    return Settings(store, wire, notify, gateway, auth, quota, audit, console, **sections[""])
 
 
 def value_of(settings: Settings, path: str) -> object:

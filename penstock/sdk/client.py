@@ -135,7 +135,7 @@ class Client:
         except TimeoutError:
             raise CannotConnect(f"{self._address.url}: {link.requests.away}") from None
         if link.refused is not None:
-            raise CannotConnect(f"{self._address.url}: {link.refused}")
+            raise CannotConnect(f"{self._address.url}: {link.refused}", is_refusal=True)
 
     async def close(self) -> None:
         """Wait until what was sent is answered (for `timeout_s` at most), then leave.

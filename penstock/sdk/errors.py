@@ -14,7 +14,11 @@ class AddressError(ClientError, ValueError):
 
 
 class CannotConnect(ClientError):
-    """No store answers at the address, or it does not let this client in."""
+    """No store answers at the address, or it does not let this client in (`is_refusal`)."""
+
+    def __init__(self, message: str, is_refusal: bool = False) -> None:
+        super().__init__(message)
+        self.is_refusal = is_refusal
 
 
 class ClientClosed(ClientError):

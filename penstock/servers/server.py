@@ -16,6 +16,7 @@ from penstock.config.settings import Settings
 from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls
+from penstock.servers.console_child import check_console_exposed, start_console
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.servers.process import DRAIN_S, Stop, heed_hangup, listen_to_operators, run, tune_garbage_collection
 from penstock.servers.starting import Starting
@@ -28,6 +29,7 @@ log = logging.getLogger("penstock")
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     check_exposed(settings)
+    check_console_exposed(settings)
     tls, judging = ClientTls(settings.gateway), AccessLoader(settings.auth)
     return run(settings, lambda: _serve(settings, tls, judging))
 
@@ -89,4 +91,5 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
         )
         starting.is_over()
         listeners.say_ready(data=settings.store.data)
+        await start_console(settings, closing, stop)
         await stop.tick(tick)

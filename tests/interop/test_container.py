@@ -30,7 +30,7 @@ class Container:
         command = [*PROGRAM, "serve", "--data", str(data), *arguments]
         self.process = subprocess.Popen(
             command,
-            env=inherited | variables,
+            env=inherited | {"PENSTOCK_CONSOLE__ENABLED": "false"} | variables,
             cwd=data.parent,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

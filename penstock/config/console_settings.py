@@ -1,0 +1,81 @@
+"""The settings of the console: the HTTP API and the pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    enabled: bool = field(
+        default=True,
+        metadata={"doc": "Whether `penstock serve` starts the console (HTTP API and pages) beside the broker."},
+    )
+    listen: str = field(
+        default="127.0.0.1:8080",
+        metadata={
+            "doc": "Where the console listens; port 0 takes a free one. Beyond loopback users have to log in.",
+            "shape": "HOST:PORT",
+            "pattern": r"(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})",
+        },
+    )
+    hosts: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "doc": "Names, besides localhost, that browsers may use for the console; others are refused, since "
+            "another site could have its name point here.",
+            "shape": "HOST or HOST:PORT",
+            "pattern": r"[A-Za-z0-9._-]{1,253}(:(?P<port>\d{1,5}))?",
+        },
+    )
+    proxies: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "doc": "Addresses of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are believed.",
+            "shape": "IP addresses or networks",
+            "pattern": r"[0-9A-Fa-f:.]+(/\d{1,3})?",
+        },
+    )
+    allow_open_beyond_loopback: bool = field(
+        default=False,
+        metadata={"doc": "Let other machines use the console although the store asks nobody for a password."},
+    )
+    tls_certificate: Path | None = field(
+        default=None,
+        metadata={"doc": "PEM file with the certificate of the console; with it the console speaks HTTPS."},
+    )
+    tls_key: Path | None = field(default=None, metadata={"doc": "PEM file with the private key of that certificate."})
+    max_connections: int = field(
+        default=1_000,
+        metadata={"doc": "Connections to the console; further ones get the status 503.", "at_least": 1},
+    )
+    max_users: int = field(
+        default=100,
+        metadata={"doc": "Users who are connected to the store by the console at a time.", "at_least": 1},
+    )
+    max_streams: int = field(
+        default=100,
+        metadata={"doc": "Streams (server-sent events, NDJSON) that are open at a time.", "at_least": 1},
+    )
+    max_body_bytes: int = field(
+        default=8 * MIB,
+        metadata={"doc": "The largest body of a request.", "at_least": 1_024, "at_most": 64 * MIB},
+    )
+    max_page: int = field(
+        default=1_000,
+        metadata={"doc": "Messages or rows of one page at most.", "at_least": 1, "at_most": 10_000},
+    )
+    max_login_failures: int = field(
+        default=10,
+        metadata={
+            "doc": "Logins of an address that fail within a minute; further ones get the status 429 until it is over.",
+            "at_least": 1,
+        },
+    )
+    session_s: int = field(
+        default=43_200,
+        metadata={"doc": "A login with the page ends after so long.", "at_least": 60, "at_most": 31_536_000},
+    )

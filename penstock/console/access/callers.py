@@ -1,0 +1,176 @@
+"""Who asks: Basic, Bearer, a login's cookie, or nobody in particular where the store asks nobody for a password."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import secrets
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from starlette.requests import HTTPConnection
+
+from penstock.console.access.failures import FailedLogins
+from penstock.console.access.gate import SAFE_METHODS
+from penstock.console.access.logins import COOKIE, CSRF_HEADER, Login, Logins
+from penstock.console.errors import NotAdmitted, Problem, StoreUnreachable, TooManyUsers
+from penstock.console.store.connections import OPEN, Connections, UserCredentials
+
+if TYPE_CHECKING:
+    from penstock.console.store.connection import StoreConnection
+
+LOG_IN = "log in with a user and a password of the store (Basic), a token (Bearer), or on the page /login"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and the connection by which the store judges it. `login`: of a cookie; None for other credentials."""
+
+    connection: StoreConnection
+    credentials: UserCredentials
+    login: Login | None = None
+
+    @property
+    def user(self) -> str:
+        """The user's name; empty for the open user, and for a token."""
+        return self.credentials.user
+
+    @property
+    def csrf_token(self) -> str:
+        return self.login.csrf_token if self.login is not None else ""
+
+
+class Callers:
+    """Finds out who asks. `is_beyond_loopback`: other machines can ask, so users have to log in."""
+
+    def __init__(
+        self, connections: Connections, logins: Logins, failures: FailedLogins, is_beyond_loopback: bool
+    ) -> None:
+        self.connections = connections
+        self.logins = logins
+        self.failures = failures
+        self._is_beyond_loopback = is_beyond_loopback
+        self._loop = asyncio.get_running_loop()
+
+    async def of(self, request: HTTPConnection) -> Caller:
+        """Raises Problem."""
+        credentials, login = self._shown(request)
+        found = self.connections.known(credentials)
+        if found is not None and not self._is_beyond_loopback:
+            return Caller(found, credentials, login)
+        await self._check_open(credentials)
+        return Caller(await self._admitted(request, credentials, login), credentials, login)
+
+    async def log_in(self, request: HTTPConnection, credentials: UserCredentials) -> Login:
+        """Begin a login for a page; its cookie is cookie_of(). Raises Problem."""
+        if credentials == OPEN:
+            raise Problem(401, "not-admitted", "no user and no password", LOG_IN)
+        await self._check_open(credentials)
+        await self._admitted(request, credentials, None)
+        return self.logins.begin(credentials, self._loop.time())
+
+    def _shown(self, request: HTTPConnection) -> tuple[UserCredentials, Login | None]:
+        """The credentials of a request. Raises Problem."""
+        given = request.headers.get("authorization", "")
+        if given:
+            return credentials_of(given), None
+        cookie = request.cookies.get(COOKIE) if "cookie" in request.headers else None
+        if not cookie:
+            return OPEN, None
+        login = self.logins.found(cookie, self._loop.time())
+        if login is None:
+            return OPEN, None
+        method, token = request.scope.get("method", "GET"), request.headers.get(CSRF_HEADER, "")
+        if method not in SAFE_METHODS and not secrets.compare_digest(token.encode(), login.csrf_token.encode()):
+            raise Problem(
+                403,
+                "csrf",
+                "a change with a login's cookie and without its CSRF token",
+                f"send the login's token in the header {CSRF_HEADER}, or use Basic or Bearer",
+            )
+        return login.credentials, login
+
+    async def _check_open(self, credentials: UserCredentials) -> None:
+        """Beyond loopback nobody is let in by a store that asks nobody for a password. Raises Problem."""
+        if not self._is_beyond_loopback:
+            return
+        try:
+            is_open = await self.connections.is_open()
+        except (StoreUnreachable, TooManyUsers) as error:
+            raise unavailable(error) from None
+        if is_open:
+            raise Problem(
+                403,
+                "open-store",
+                "other machines can reach this console, and the store asks nobody for a password",
+                "set auth.password_file, or console.allow_open_beyond_loopback = true, or listen on 127.0.0.1",
+            )
+        if credentials == OPEN:
+            raise unknown_user("no user was named")
+
+    async def _admitted(
+        self, request: HTTPConnection, credentials: UserCredentials, login: Login | None
+    ) -> StoreConnection:
+        address = request.client.host if request.client is not None else ""
+        wait_s = self.failures.wait_s(address, self._loop.time()) if credentials != OPEN else 0
+        if wait_s > 0 and self.connections.known(credentials) is None:
+            raise Problem(
+                429,
+                "too-many-failed-logins",
+                f"too many logins from {address} failed",
+                f"wait {ceil(wait_s)} s",
+                {"Retry-After": str(ceil(wait_s))},
+            )
+        try:
+            return await self.connections.of(credentials)
+        except NotAdmitted as error:
+            if login is not None:
+                self.logins.end(login.name)
+            if credentials != OPEN:
+                self.failures.failed(address, self._loop.time())
+            raise unknown_user(str(error), asks=_is_program(request)) from None
+        except (StoreUnreachable, TooManyUsers) as error:
+            raise unavailable(error) from None
+
+
+def unknown_user(detail: str, asks: bool = True) -> Problem:
+    """`asks`: have a browser ask for a password in a window of its own."""
+    return Problem(401, "not-admitted", detail, LOG_IN, {"WWW-Authenticate": 'Basic realm="penstock"'} if asks else {})
+
+
+def unavailable(error: Exception) -> Problem:
+    what = "too-many-users" if isinstance(error, TooManyUsers) else "store-away"
+    return Problem(503, what, str(error), "ask again in a moment", {"Retry-After": "1"})
+
+
+def _is_program(request: HTTPConnection) -> bool:
+    """Not a page of this console, which has a login form of its own."""
+    return "hx-request" not in request.headers and request.headers.get("sec-fetch-mode") in (None, "navigate")
+
+
+def credentials_of(header: str) -> UserCredentials:
+    """Those of an Authorization header. Raises Problem.
+
+    >>> credentials_of("Basic Ym9iOnMzYw=="), credentials_of("Bearer ey.J.x").password
+    (UserCredentials(user='bob'), 'ey.J.x')
+    """
+    scheme, _, value = header.partition(" ")
+    value = value.strip()
+    if scheme.lower() == "bearer" and value:
+        return UserCredentials("", value)
+    if scheme.lower() == "basic":
+        try:
+            user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            colon = ""
+        if colon and user:
+            return UserCredentials(user, password)
+    raise Problem(
+        401,
+        "bad-authorization",
+        "an Authorization header that is neither Basic with user:password in base64 nor Bearer with a token",
+        LOG_IN,
+        {"WWW-Authenticate": 'Basic realm="penstock"'},
+    )

@@ -1,0 +1,35 @@
+"""What the routes of API and pages share: `console_of(request)` gives it, `caller_of(request)` who asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from starlette.requests import HTTPConnection, Request
+
+from penstock.console.access.callers import Caller, Callers
+
+if TYPE_CHECKING:
+    from penstock.config.console_settings import ConsoleSettings
+    from penstock.console.store.connections import Connections
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleState:
+    settings: ConsoleSettings
+    connections: Connections
+    callers: Callers
+    refused: Counter[str] = field(default_factory=Counter)
+    """Requests that were answered with a problem, by its kind."""
+    is_secure: bool = False
+    """Whether browsers come by HTTPS, so that cookies are sent by it alone."""
+
+
+def console_of(request: HTTPConnection) -> ConsoleState:
+    return cast(ConsoleState, request.app.state.console)
+
+
+async def caller_of(request: Request) -> Caller:
+    """Who asks; a dependency of routes. Raises Problem."""
+    return await console_of(request).callers.of(request)

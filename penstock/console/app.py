@@ -1,0 +1,50 @@
+"""Builds the console's ASGI app: the gate, the API, and the pages if they are there."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from starlette.types import ASGIApp
+
+from penstock.console.access.gate import Gate, HostNames
+from penstock.console.access.state import ConsoleState
+from penstock.console.api import health, reference, session
+from penstock.console.api.problems import ProblemDetails, answer_problems
+from store.version import VERSION
+
+ABOUT = (
+    "Publish messages, read the history of any topic, and look after clients, groups and the server. Users, passwords, "
+    "tokens and permissions are those of MQTT clients: Basic or Bearer. Errors are problem details (RFC 9457) with a "
+    "`remedy`."
+)
+PAGES = "penstock.console.pages"
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "default": {"model": ProblemDetails, "description": "A problem (application/problem+json)."}
+}
+
+
+def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
+    """The app with everything around it."""
+    app = FastAPI(
+        title="Penstock HTTP API",
+        version=VERSION,
+        description=ABOUT,
+        openapi_url="/api/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        responses=PROBLEMS,
+    )
+    app.state.console = state
+    answer_problems(app, state.refused)
+    api = APIRouter(prefix="/api/v1")
+    for part in (session, health):
+        api.include_router(part.router)
+    app.include_router(api)
+    app.include_router(reference.router)
+    if find_spec(PAGES) is not None:
+        app.include_router(import_module(f"{PAGES}.routes").router)
+    names = HostNames(listen_host, state.settings.hosts)
+    return Gate(app, names, state.settings.max_body_bytes, state.refused)

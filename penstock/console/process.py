@@ -1,0 +1,161 @@
+"""The console as a process: it listens, serves, and ends with `penstock serve` if that started it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+
+import uvicorn
+
+from notify.links.address import StoreAddress, is_loopback
+from penstock.config.console_settings import ConsoleSettings
+from penstock.config.credentials import server_context, tls_of_gateway, token_of_client
+from penstock.config.settings import Settings
+from penstock.console.access.callers import Callers
+from penstock.console.access.failures import FailedLogins
+from penstock.console.access.logins import Logins
+from penstock.console.access.state import ConsoleState
+from penstock.console.app import console_app
+from penstock.console.store.connections import Connections, StoreAccess
+from penstock.errors import UsageError
+from penstock.servers.logs import announce
+from penstock.servers.process import Stop, run, tune_garbage_collection
+from store.version import VERSION
+
+log = logging.getLogger("penstock.console")
+
+BACKLOG = 256
+KEEP_ALIVE_S = 30
+GRACE_S = 2
+"""How long requests may go on when the console stops; streams end then."""
+SWEEP_S = 5.0
+
+
+def serve(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code."""
+    if settings.gateway.store is None:
+        raise UsageError("no store to connect to; give its address with --store tcp://HOST:PORT")
+    address = StoreAddress.parse(settings.gateway.store)
+    store = StoreAccess(_client_url(address), token_of_client(settings.wire), tls_of_gateway(address, settings.gateway))
+    tls = _tls(settings.console)
+    listening = _listening(settings.console.listen)
+    with listening:
+        return run(settings, lambda: _serve(settings.console, store, listening, tls))
+
+
+async def _serve(
+    settings: ConsoleSettings, store: StoreAccess, listening: socket.socket, tls: ssl.SSLContext | None
+) -> None:
+    stop = Stop()
+    host = host_of(settings.listen)
+    log.info("penstock %s console starting, store=%s", VERSION, store.url)
+    async with AsyncExitStack() as closing:
+        closing.callback(log.info, "stopped")
+        connections = Connections(store, settings.max_users)
+        closing.push_async_callback(connections.close)
+        logins, failures = Logins(settings.session_s), FailedLogins(settings.max_login_failures)
+        is_exposed = not is_loopback(host) and not settings.allow_open_beyond_loopback
+        callers = Callers(connections, logins, failures, is_exposed)
+        state = ConsoleState(settings, connections, callers, is_secure=tls is not None)
+        server = _HttpServer(_config(settings, state, host, tls))
+        serving = asyncio.create_task(server.serve([listening]))
+        closing.push_async_callback(_end, server, serving, stop)
+        while not server.started:
+            if serving.done() or await stop.or_tick():
+                return
+        tune_garbage_collection()
+        shown = f"[{host}]" if ":" in host else host
+        announce("console", f"http{'s' if tls else ''}://{shown}:{listening.getsockname()[1]}")
+        swept_s = 0.0
+        loop = asyncio.get_running_loop()
+        while not await stop.or_tick():
+            if loop.time() - swept_s > SWEEP_S:
+                swept_s = loop.time()
+                connections.tick()
+                logins.tick(swept_s)
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its signal handlers: Stop has them."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _end(server: uvicorn.Server, serving: asyncio.Task[None], stop: Stop) -> None:
+    server.should_exit = True
+    while not serving.done():
+        server.force_exit = server.force_exit or stop.is_urgent
+        await asyncio.wait((serving,), timeout=0.05)
+    serving.result()
+
+
+def _config(settings: ConsoleSettings, state: ConsoleState, host: str, tls: ssl.SSLContext | None) -> uvicorn.Config:
+    config = uvicorn.Config(
+        console_app(state, host),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.proxies),
+        forwarded_allow_ips=list(settings.proxies),
+        limit_concurrency=settings.max_connections,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+        backlog=BACKLOG,
+    )
+    config.load()
+    config.ssl = tls
+    return config
+
+
+def _tls(settings: ConsoleSettings) -> ssl.SSLContext | None:
+    """Raises PenstockError."""
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        raise UsageError("console.tls_certificate and console.tls_key go together; set both")
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    return server_context(settings.tls_certificate, settings.tls_key, "console.tls_certificate", "console.tls_key")
+
+
+def _client_url(address: StoreAddress) -> str:
+    """The address of a store as the SDK writes it."""
+    if address.path:
+        return address.url
+    scheme, _, rest = address.url.partition("://")
+    return {"tcp": "penstock", "tls": "penstocks"}[scheme] + "://" + rest
+
+
+def host_of(listen: str) -> str:
+    """HOST of HOST:PORT, without brackets."""
+    return listen.rpartition(":")[0].strip("[]")
+
+
+def _listening(listen: str) -> socket.socket:
+    """A socket that listens there. Raises UsageError."""
+    host, port = host_of(listen), int(listen.rpartition(":")[2])
+    try:
+        (family, kind, *_, where), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        listening = socket.socket(family, kind)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(where)
+            listening.listen(BACKLOG)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(
+            f"console {listen}: cannot listen there ({reason}); the broker goes on without its console: stop what uses "
+            "the port, or choose another with console.listen (or --no-console)"
+        ) from None
+    return listening

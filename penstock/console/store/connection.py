@@ -1,0 +1,43 @@
+"""A user's connection to the store: the SDK's client, with what only the console asks for."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from penstock.sdk.client import Client
+from penstock.sdk.errors import ClientError
+from store.wire.base import WireMessage
+from store.wire.messages import Welcome
+
+M = TypeVar("M", bound=WireMessage)
+
+
+class StoreConnection(Client):
+    """A connection of one user. The store judges each of its requests by the rules of MQTT clients."""
+
+    used_s = 0.0
+    """When it was used last, in seconds of the loop's clock."""
+    holders = 0
+    """Streams that are open on it."""
+
+    async def request(self, message: WireMessage, kind: type[M]) -> tuple[M, memoryview]:
+        """An answer of the wire and the records behind it. Raises a ClientError."""
+        answer, records = await self._ask(message)
+        if not isinstance(answer, kind):
+            raise ClientError(f"{type(answer).__name__} is no answer to {type(message).__name__}")
+        return answer, records
+
+    @property
+    def refusal(self) -> str:
+        """Why the store does not let this user in any more; empty while it does."""
+        refused = self._link.refused if self._link is not None else None
+        return "" if refused is None else str(refused)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._link is not None and self._link.requests.welcome is not None
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """What the store said when it let this user in; None while it is away."""
+        return self._link.requests.welcome if self._link is not None else None

@@ -1,0 +1,76 @@
+"""The console that `penstock serve` starts beside itself, as a process that ends with this one."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from gateway.auth.settings import is_auth_configured
+from notify.links.address import is_loopback
+from penstock.config.settings import Settings
+from penstock.config.settings_tree import SETTINGS, value_of
+from penstock.errors import UsageError
+from penstock.servers.children import Child
+from penstock.servers.logs import announce
+from penstock.servers.process import Stop
+
+CONSOLE_SOCKET = "console.sock"
+"""The console's socket in the data folder of a running store."""
+GRACE_S = 5.0
+WRONGLY_ASKED = 2
+"""The exit code of a console that a new start does not help: its port is in use, or a setting is wrong."""
+
+
+def check_console_exposed(settings: Settings) -> None:
+    """Refuse a console beyond loopback where no user has to log in. Raises UsageError."""
+    console = settings.console
+    host = console.listen.rpartition(":")[0].strip("[]")
+    asks = is_auth_configured(settings.auth) and not settings.auth.allow_anonymous
+    if console.enabled and not (is_loopback(host) or asks or console.allow_open_beyond_loopback):
+        raise UsageError(
+            f"console.listen {console.listen}: reachable by other machines while no user needs a password; listen on "
+            "127.0.0.1, set auth.password_file (docs/security.md says what else), or "
+            "console.allow_open_beyond_loopback = true"
+        )
+
+
+async def start_console(settings: Settings, closing: AsyncExitStack, stop: Stop) -> None:
+    """Start the console, unless it is switched off; nobody waits until it listens."""
+    if settings.console.enabled:
+        child = ConsoleChild(settings)
+        closing.push_async_callback(child.end, stop)
+        await child.start()
+
+
+class ConsoleChild(Child):
+    """The console, started again whenever it ends, unless its port is in use."""
+
+    def __init__(self, settings: Settings) -> None:
+        store = f"unix://{(settings.store.data / CONSOLE_SOCKET).absolute()}"
+        super().__init__("console", ["console", "--store", store], GRACE_S, environment=environment_of(settings))
+
+    def heard(self, event: str, url: str) -> None:
+        if event == "console":
+            self.ready.set()
+            announce("console", url)
+
+    def is_to_start_again(self, exit_code: int | None) -> bool:
+        return exit_code != WRONGLY_ASKED
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """The settings of the console as environment variables; none of them is a secret."""
+    found: dict[str, str] = {}
+    for path, setting in SETTINGS.items():
+        value = value_of(settings, path)
+        if path.startswith(("console.", "log_")) and value is not None:
+            found[setting.environment_names[-1]] = _text(value)
+    return found
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Path):
+        return str(value.absolute())
+    return ",".join(value) if isinstance(value, tuple) else str(value)
