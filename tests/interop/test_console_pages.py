@@ -19,7 +19,7 @@ def browsers() -> Iterator[ConsoleBrowsers]:
 
 @pytest.fixture(scope="module")
 def server(shared_server: SharedServers) -> PenstockServer:
-    return shared_server(settings={"console.listen": "127.0.0.1:0"}, flush="async")
+    return shared_server(settings={"console.enabled": True, "console.listen": "127.0.0.1:0"}, flush="async")
 
 
 @pytest.fixture
