@@ -22,6 +22,7 @@ from penstock.console.access.logins import Logins
 from penstock.console.access.state import ConsoleState
 from penstock.console.app import console_app
 from penstock.console.store.connections import Connections, StoreAccess
+from penstock.console.store.publishing import PublishedOnce
 from penstock.errors import UsageError
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, run, tune_garbage_collection
@@ -61,7 +62,7 @@ async def _serve(
         logins, failures = Logins(settings.session_s), FailedLogins(settings.max_login_failures)
         is_exposed = not is_loopback(host) and not settings.allow_open_beyond_loopback
         callers = Callers(connections, logins, failures, is_exposed)
-        state = ConsoleState(settings, connections, callers, is_secure=tls is not None)
+        state = ConsoleState(settings, connections, callers, PublishedOnce(), is_secure=tls is not None)
         server = _HttpServer(_config(settings, state, host, tls))
         serving = asyncio.create_task(server.serve([listening]))
         closing.push_async_callback(_end, server, serving, stop)

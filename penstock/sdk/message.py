@@ -115,6 +115,11 @@ class Message:
         return f"<Message {self.topic} log_offset={self.log_offset} {len(self._record[PAYLOAD])} bytes>"
 
     @property
+    def record(self) -> RecordTuple:
+        """As the log has it, for whoever decodes it himself."""
+        return self._record
+
+    @property
     def topic(self) -> str:
         return self._store.names.plain_topic(self._record[TOPIC].decode())
 
@@ -237,20 +242,21 @@ def _properties(data: bytes) -> Iterator[tuple[int, bytes]]:
 class Batch:
     """Messages that came together; len() is known, and each is decoded when it is iterated over."""
 
-    __slots__ = ("_count", "_queue_offset", "_store", "records")
+    __slots__ = ("_count", "_store", "first_queue_offset", "records")
 
     def __init__(self, records: memoryview, number: int, queue_offset: int, store: StorePlace) -> None:
         self.records = records
         """Them all in log format (docs/formats.md), for whoever decodes them himself."""
         self._count = number
-        self._queue_offset = queue_offset
+        self.first_queue_offset = queue_offset
+        """Of the first of them, where one topic was read; else -1."""
         self._store = store
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Message]:
-        offsets = repeat(None) if self._queue_offset < 0 else count(self._queue_offset)
+        offsets = repeat(None) if self.first_queue_offset < 0 else count(self.first_queue_offset)
         return map(Message, walk(self.records), offsets, repeat(self._store))
 
     def payloads(self) -> Iterator[bytes]:

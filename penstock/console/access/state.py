@@ -13,6 +13,7 @@ from penstock.console.access.callers import Caller, Callers
 if TYPE_CHECKING:
     from penstock.config.console_settings import ConsoleSettings
     from penstock.console.store.connections import Connections
+    from penstock.console.store.publishing import PublishedOnce
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,11 @@ class ConsoleState:
     settings: ConsoleSettings
     connections: Connections
     callers: Callers
+    once: PublishedOnce
     refused: Counter[str] = field(default_factory=Counter)
     """Requests that were answered with a problem, by its kind."""
+    streams: Counter[str] = field(default_factory=Counter)
+    """Streams that are open (`open`), and that there were (`total`)."""
     is_secure: bool = False
     """Whether browsers come by HTTPS, so that cookies are sent by it alone."""
 

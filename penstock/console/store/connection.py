@@ -6,6 +6,10 @@ from typing import TypeVar
 
 from penstock.sdk.client import Client
 from penstock.sdk.errors import ClientError
+from penstock.sdk.link import UNNAMED
+from penstock.sdk.message import Message
+from penstock.sdk.message_id import StorePlace, parse_message_id
+from store.namespaces import Namespace
 from store.wire.base import WireMessage
 from store.wire.messages import Welcome
 
@@ -15,6 +19,8 @@ M = TypeVar("M", bound=WireMessage)
 class StoreConnection(Client):
     """A connection of one user. The store judges each of its requests by the rules of MQTT clients."""
 
+    pages: object = None
+    """What remembers something of its pages: views.history.History."""
     used_s = 0.0
     """When it was used last, in seconds of the loop's clock."""
     holders = 0
@@ -26,6 +32,23 @@ class StoreConnection(Client):
         if not isinstance(answer, kind):
             raise ClientError(f"{type(answer).__name__} is no answer to {type(message).__name__}")
         return answer, records
+
+    @property
+    def names(self) -> Namespace:
+        """How the log has what this user names."""
+        return self._names
+
+    @property
+    def place(self) -> StorePlace:
+        """Of the store, in message ids."""
+        return self._opened.place
+
+    async def at(self, message_id: str) -> Message:
+        """As get(). A store that is reached by a Unix socket has no address, so an id of any address is taken."""
+        place, log_offset = parse_message_id(message_id)
+        if self.place.packed != UNNAMED.packed or place.packed == UNNAMED.packed:
+            return await self.get(message_id)
+        return await self.get(self.place.message_id(log_offset))
 
     @property
     def refusal(self) -> str:
