@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.sdk.message import Pending as Pending
     from penstock.sdk.message import Receipt as Receipt
     from penstock.sdk.reading import Reading as Reading
+    from penstock.sdk.rights import UserRights as UserRights
     from penstock.sdk.stopping import stop_on_signals as stop_on_signals
     from penstock.sdk.subscription import Subscription as Subscription
 
@@ -60,6 +61,7 @@ _MODULES = {
     ),
     "message": ("Batch", "DelayedReceipt", "Message", "Pending", "Receipt"),
     "reading": ("Reading",),
+    "rights": ("UserRights",),
     "stopping": ("stop_on_signals",),
     "subscription": ("Subscription",),
 }

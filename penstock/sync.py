@@ -16,7 +16,7 @@ from __future__ import annotations
 import concurrent.futures
 import ssl
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -44,6 +44,7 @@ from penstock.sdk.message import Receipt as AsyncReceipt
 from penstock.sdk.outgoing import PublishLater
 from penstock.sdk.positions import Moment, Position
 from penstock.sdk.reading import Reading as AsyncReading
+from penstock.sdk.rights import UserRights
 from penstock.sdk.subscription import PREFETCH
 from penstock.sdk.subscription import Subscription as AsyncSubscription
 
@@ -237,6 +238,14 @@ class Client:
     ) -> list[Message]:
         """The newest `limit` messages with a key, newest first; see penstock.Client.find()."""
         return self._opened.call(self._client.find(key, topic=topic, since=since, until=until, limit=limit))
+
+    def rights(self) -> UserRights:
+        """Who this client is, and what it may do besides; see penstock.Client.rights()."""
+        return self._opened.call(self._client.rights())
+
+    def permitted(self, action: str, topics: Sequence[str]) -> list[bool]:
+        """Whether this client may do `action`, for each topic or filter; see penstock.Client.permitted()."""
+        return self._opened.call(self._client.permitted(action, topics))
 
     def get(self, message_id: str) -> Message:
         """The message that a receipt or a message names; see penstock.Client.get()."""

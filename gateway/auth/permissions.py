@@ -5,7 +5,7 @@
     [[rule]]
     users = ["alice", "sensor-*"]           # and/or clients = [...]; * stands for any characters; absent: all
     namespaces = ["acme"]                   # "" is the default one; absent: all
-    allow = ["publish", "retain"]           # or deny = [...]; of publish, retain, subscribe, replay, read_log
+    allow = ["publish", "retain"]           # or deny = [...]; of publish, retain, subscribe, replay, read_log, admin
     topics = ["devices/%u/#"]               # topic filters; %u is the user's name, %c the client identifier
     groups = ["billing", "%u-*"]            # of $share; if any rule has groups, joining one needs a rule that names it
     max_qos = 1                             # only with allow; 2 if absent
@@ -13,7 +13,8 @@
 A retained PUBLISH needs both `publish` and `retain`, reading history both `subscribe` and `replay`. A rule allows a
 subscription only if its filter covers the whole subscription; it denies one if any topic matches both. The topic behind
 `$dead/GROUP/` is authorized as well: a dead letter is a message of the topic named there. Reading a store's log itself,
-with the messages of all namespaces, needs `read_log` of `#` besides: no default allows that.
+with the messages of all namespaces, needs `read_log` of `#` besides, and seeing and touching what other clients have
+`admin` of `#`: no default allows these.
 """
 
 from __future__ import annotations
@@ -50,9 +51,12 @@ class Action(Flag):
     SUBSCRIBE = auto()
     REPLAY = auto()
     READ_LOG = auto()
+    ADMIN = auto()
 
 
 ACTIONS = {action.name.lower(): action for action in Action if action.name}
+OF_THE_WHOLE = Action.READ_LOG | Action.ADMIN
+"""Not of some topics: a rule that allows one has to name `#`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,8 +390,9 @@ def _parse_rule(number: int, rule: object) -> Rule:
         topics = tuple(Pattern.parse(topic) for topic in _texts(rule, "topics"))
         if not topics:
             raise AuthError("topics: names none")
-        if not denies and actions & Action.READ_LOG and "#" not in rule["topics"]:
-            raise AuthError('read_log: is for the log as a whole; topics has to have "#"')
+        if not denies and actions & OF_THE_WHOLE and "#" not in rule["topics"]:
+            name = "read_log" if actions & Action.READ_LOG else "admin"
+            raise AuthError(f'{name}: is for the store as a whole; topics has to have "#"')
         users, clients, namespaces = (_names(rule, key) for key in ("users", "clients", "namespaces"))
         groups, most_qos = _groups(rule, actions), REFUSED if denies else max_qos
         return Rule(actions, most_qos, actions.value, topics, users, clients, namespaces, groups)

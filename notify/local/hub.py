@@ -58,9 +58,13 @@ class Hub:
         self.claims = Claims(messages, self.quotas, self.settle, self.returning)
 
     def _forget_peers(self) -> None:
+        """Gateways in other processes do not come back. Clients may: what they send again is stored once."""
         batch = RecordBatch()
-        for name in self.messages.peers:
-            batch.append(*encode_change(PeerGone(name)))
+        peers = self.messages.peers
+        for name in peers:
+            state = peers.get(name)
+            if state is not None and not state.is_client:
+                batch.append(*encode_change(PeerGone(name)))
         if batch.size:
             with suppress(StoreError):  # on a full disk they are forgotten another time
                 self.messages.append(batch)

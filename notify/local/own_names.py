@@ -32,6 +32,7 @@ class OwnNames:
     """What a client of one namespace may name."""
 
     def __init__(self, namespace: str) -> None:
+        self.namespace = namespace  # as in a Hello
         self._names = None if namespace == ALL else Namespace(namespace)
 
     @property

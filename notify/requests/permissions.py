@@ -26,6 +26,8 @@ from store.wire.frames import Frame
 PUBLISH, RETAIN, SUBSCRIBE, REPLAY = "publish", "retain", "subscribe", "replay"
 READ_LOG = Permission("read_log", "#")
 """A permission of its own: the log has the messages of all namespaces, which no `#` covers."""
+ADMIN = Permission("admin", "#")
+"""To see and touch what other clients have. No `#` and no default covers it either."""
 WHOLE_LOG = [
     READ_LOG,
     *(Permission(action, topic) for topic in ("#", "$dead/#") for action in (SUBSCRIBE, REPLAY)),
@@ -44,7 +46,7 @@ def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) 
     """
     find = _WANTED.get(type(frame.message))
     wanted = find(frame.message, frame, messages) if find is not None else []
-    return [_plain(each, names) for each in wanted] if names.name else wanted
+    return [plain_permission(each, names) for each in wanted] if names.name else wanted
 
 
 def why_not(refused: Permission, user: str) -> str:
@@ -58,7 +60,8 @@ def why_not(refused: Permission, user: str) -> str:
     )
 
 
-def _plain(wanted: Permission, names: Namespace) -> Permission:
+def plain_permission(wanted: Permission, names: Namespace) -> Permission:
+    """A permission by the names that the client knows."""
     group = names.plain_group(wanted.group) if wanted.group is not None else None
     return Permission(wanted.action, names.plain_topic(wanted.topic), group)
 

@@ -13,8 +13,8 @@ REMEMBERED = 4_096  # answers about a connection's user; then they are asked aga
 
 
 class Permission(NamedTuple):
-    """A permission that a client needs: publish, retain, subscribe, replay or read_log (`action`) for a topic or a
-    filter.
+    """A permission that a client needs: publish, retain, subscribe, replay, read_log or admin (`action`) for a topic or
+    a filter.
     """
 
     action: str
@@ -91,6 +91,20 @@ class Permits:
         if self.user is None or self.user.is_open:
             return True
         return self._decided(self.user, wanted) is True
+
+    def known(self, wanted: Permission) -> bool | None:
+        """Whether it is allowed; None: call ask()."""
+        return True if self.user is None else self._decided(self.user, wanted)
+
+    def ask(self, wanted: Permission, then: Callable[[bool], None]) -> None:
+        """Ask what known() left open. `then` is called once, from the loop."""
+        assert self.user is not None
+
+        def heard(allowed: bool) -> None:
+            self._remember(wanted, allowed)
+            then(allowed)
+
+        self.user.ask(wanted, heard)
 
     def judge(self, wanted: list[Permission], then: Callable[[Permission | None], None]) -> None:
         """Call `then` with the first refused permission, or None; at once if all are known, else later."""

@@ -18,6 +18,7 @@ import msgspec
 from notify.requests import client_requests, group_requests, log_requests, operator_requests, quota_requests, reads
 from notify.requests.locating import locate
 from notify.requests.permissions import narrowed, shown, wanted_by, why_not
+from notify.requests.rights_requests import RightsRequests
 from notify.requests.users import Permission, Permits, User
 from notify.server import long_frames
 from notify.server.answers import WaitingAnswer, cancelled, following, found
@@ -33,6 +34,7 @@ from store.errors import WireError
 from store.wire import messages as wire
 from store.wire import pace_messages as of_pace
 from store.wire import quota_messages as of_quota
+from store.wire import rights_messages as of_rights
 from store.wire.base import PRODUCER
 from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
@@ -438,6 +440,17 @@ class Conversation:
         self._answers.append(WaitingAnswer(request_id, self._known.store.mark, answer))
         self.wake()
 
+    def _tell_rights(self, frame: Frame, message: of_rights.Rights | of_rights.Permitted) -> Iterator[None]:
+        def waits() -> None:
+            self._is_judged = True
+
+        def done(answer: WireMessage) -> None:
+            self._is_judged = False
+            self._answer(frame.request_id, answer)
+            self.wake()
+
+        return RightsRequests(self.permits, self._known.own, waits).do(message, done)
+
     def _ask_group(self, frame: Frame, message: WireMessage) -> None:
         self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
         self.wake()  # what was said may be written at once
@@ -483,6 +496,8 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
     wire.Seek: Conversation._client_read,
     wire.Get: Conversation._client_read,
     wire.Find: Conversation._client_read,
+    of_rights.Rights: Conversation._tell_rights,
+    of_rights.Permitted: Conversation._tell_rights,
     BanMade: lambda self, _, message: self._operators.ban_made(message),
     wire.Ping: Conversation._ping,
     wire.Pong: Conversation._pong,

@@ -315,20 +315,18 @@ class Peer:
 class Peers:
     """Owner of all peers of a store. `clock`: monotonic seconds."""
 
-    def __init__(
-        self, hub: Hub, settings: WireSettings, store_name: str, clock: Callable[[], float], hands_out: bool = True
-    ) -> None:
-        """`store_name`: of this process and no other, since what refs stand for is known to it alone. `hands_out`:
-        peers may consume groups, so that no message is handed out which does not fit in a frame."""
+    def __init__(self, hub: Hub, settings: WireSettings, store_name: str, clock: Callable[[], float]) -> None:
+        """`store_name`: of this process and no other, since what refs stand for is known to it alone.
+
+        Peers consume groups, so no message is handed out that does not fit in a frame."""
         self.settings = settings
         self.clock = clock
         self.hub = hub
         self.leases_ended = 0
         self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
         answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
-        if hands_out:
-            hub.consumers.clock = clock
-            hub.consumers.hand_out_at_most(answer_bytes - HEAD_ROOM_BYTES)
+        hub.consumers.clock = clock
+        hub.consumers.hand_out_at_most(answer_bytes - HEAD_ROOM_BYTES)
         self.groups = GroupRequests(hub.consumers, answer_bytes, clock)
         self._store_name = store_name
         self._events = RateLimitedLog(log)

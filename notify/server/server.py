@@ -60,13 +60,13 @@ class StoreServer:
         settings: WireSettings,
         tokens: Mapping[str, str | None],
         audit: Audit | None = None,
-        only_operators: bool = False,
+        has_gateway: bool = False,
         of_namespaces: Mapping[str, str] = NO_TOKENS,
     ) -> None:
         """`tokens`: by role, what a peer has to show (None: nothing); a role that is missing is not let in.
 
-        `only_operators`: the store has a gateway in this process, which does the store's upkeep. `of_namespaces`: by
-        namespace, what lets a client into that one alone.
+        `has_gateway`: the store has one in this process, which does the store's upkeep. `of_namespaces`: by namespace,
+        what lets a client into that one alone.
         """
         self.hub = hub
         self.audit = audit or Audit()
@@ -81,13 +81,13 @@ class StoreServer:
         self.roles = CertifiedRoles(())
         self.judge: UserJudge | None = None  # of clients; None: users are not judged
         store_name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
-        self._only_operators = only_operators
-        self.peers = Peers(hub, settings, store_name, self._loop.time, hands_out=not only_operators)
+        self._has_gateway = has_gateway
+        self.peers = Peers(hub, settings, store_name, self._loop.time)
         self.events = RateLimitedLog(log)
         self._dirty: dict[WireConnection, None] = {}
         self._server: asyncio.Server | TlsListener | None = None
         self._socket_paths: list[Path] = []
-        self._operators: asyncio.Server | None = None
+        self._private: list[asyncio.Server] = []
         self._progress = asyncio.Event()
         self._upkeep = Steps(self.hub.tick, self._loop.call_soon)
         self._cleaning_up = Steps(self.peers.go_on, self._loop.call_soon)
@@ -133,11 +133,14 @@ class StoreServer:
             os.umask(mask)
         self._socket_paths.append(path)
 
-    async def listen_to_operators(self, path: Path) -> None:
-        """At a Unix socket that the user of this process alone may connect to. Raises OSError."""
+    async def listen_privately(self, path: Path, *roles: Role) -> None:
+        """At a Unix socket that the user of this process alone may connect to, in these roles and without a token.
+        Raises OSError.
+        """
         listening = listening_unix_socket(path, BACKLOG, 0o600)
-        tokens = {Role.OPERATOR.value: None}
-        self._operators = await self._loop.create_unix_server(lambda: WireConnection(self, tokens), sock=listening)
+        tokens = {role.value: None for role in roles}
+        server = await self._loop.create_unix_server(lambda: WireConnection(self, tokens), sock=listening)
+        self._private.append(server)
         self._socket_paths.append(path)
 
     # --- the loop
@@ -156,7 +159,7 @@ class StoreServer:
 
     def _do_upkeep(self) -> None:
         """What may store something."""
-        if not self._only_operators:
+        if not self._has_gateway:
             self._upkeep.start()
         self.peers.tick()
         self._cleaning_up.start()
@@ -201,7 +204,7 @@ class StoreServer:
 
     async def close(self, timeout_s: float) -> None:
         """Accept no new connections, answer the appends once they are safe, then say goodbye to all peers."""
-        for server in (self._server, self._operators):
+        for server in (self._server, *self._private):
             if server is not None:
                 server.close()
         self.is_stopping = True
@@ -238,8 +241,9 @@ class WireConnection(asyncio.Protocol):
     """A socket with a peer at its other end."""
 
     def __init__(self, server: StoreServer, tokens: Mapping[str, str | None] | None = None) -> None:
-        """`tokens`: in place of those of the server."""
+        """`tokens`: in place of those of the server, and of its certificates."""
         self._server = server
+        self._roles = server.roles if tokens is None else CertifiedRoles(())
         self._transport: asyncio.Transport | None = None
         self._is_writable = True
         self._is_read = True
@@ -268,7 +272,7 @@ class WireConnection(asyncio.Protocol):
         widen(transport)
         server = self._server
         names = names_of(transport.get_extra_info("peercert"))
-        self._conversation.arrival = Arrival(self._address, names, server.roles, server.judge)
+        self._conversation.arrival = Arrival(self._address, names, self._roles, server.judge)
         if server.is_stopping:  # it was still in its TLS handshake
             transport.abort()
             return

@@ -115,6 +115,9 @@ def _config(settings: ConsoleSettings, state: ConsoleState, host: str, tls: ssl.
     )
     config.load()
     config.ssl = tls
+    errors = logging.getLogger("uvicorn.error")  # with the tracebacks of what failed
+    errors.handlers[:], errors.propagate = logging.getLogger("penstock").handlers, False
+    errors.setLevel(logging.WARNING)
     return config
 
 

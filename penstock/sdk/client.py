@@ -29,6 +29,7 @@ from penstock.sdk.outgoing import Outgoing, PublishLater, PublishOptions, due, o
 from penstock.sdk.positions import Moment, Position, moment
 from penstock.sdk.publishing import PACK_BYTES, Done, Entry, Outbox, Together, batch_bytes, pack_changes
 from penstock.sdk.reading import NO_END, Reading
+from penstock.sdk.rights import UserRights, permitted, rights
 from penstock.sdk.room import Room
 from penstock.sdk.subscription import PREFETCH, Subscription, WantedMessages
 from store.namespaces import Namespace
@@ -466,6 +467,16 @@ class Client:
 
         self._opened.requests.ask(message, answered)
         return await future
+
+    async def rights(self) -> UserRights:
+        """Who this client is, and whether it has the right `admin` and may read the store's log. Raises StoreRefused,
+        TimedOut."""
+        return await rights(self._ask, self._opened.requests.welcome)
+
+    async def permitted(self, action: str, topics: Sequence[str]) -> list[bool]:
+        """Whether this client may do `action` (`publish`, `subscribe`, ... as in the permissions file), for each topic
+        or filter. Raises StoreRefused (there is no such action), TimedOut."""
+        return await permitted(self._ask, self._opened.requests.welcome, self._names, action, topics)
 
     async def get(self, message_id: str) -> Message:
         """The message that a receipt or a message names.

@@ -71,7 +71,7 @@ default = "deny"
 
 [[rule]]
 users = ["operator"]
-allow = ["publish", "retain", "subscribe"]
+allow = ["publish", "retain", "subscribe", "admin"]
 topics = ["#", "$SYS/#"]
 
 [[rule]] # each device below its own name, and nowhere else

@@ -20,6 +20,7 @@ from penstock.config.settings import Settings
 from penstock.servers.logs import announce, set_up_logging
 from store.errors import DiskFailed, IndexDamaged, IndexFailed, IndexStuck, StoreError
 from store.files.folder import umask_for
+from store.wire.messages import Role
 
 if TYPE_CHECKING:
     from notify.server.server import StoreServer
@@ -34,6 +35,8 @@ DRAIN_S = 5.0
 """How long a stopping store waits until its peers have read their answers."""
 OPERATOR_SOCKET = "operator.sock"
 """The operators' socket in the data folder of a running store."""
+CONSOLE_SOCKET = "console.sock"
+"""The console's socket there: for operators, and for clients that show who they are and no token."""
 SUPERVISED = "PENSTOCK_SUPERVISED"
 """Environment variable with the name of a supervised process; its standard input is a pipe from its supervisor."""
 STARTED_AGAIN = "PENSTOCK_STARTED_AGAIN"
@@ -139,13 +142,17 @@ class Stop:
                 return
 
 
-async def listen_to_operators(server: StoreServer, data: Path) -> None:
-    """Listen at a socket in the data folder. On a file system without sockets only the operators' commands fail."""
-    try:
-        await server.listen_to_operators(data / OPERATOR_SOCKET)
-    except OSError as error:
-        why = error.strerror or str(error)
-        log.warning("%s: %s; `penstock client` and `penstock ban` do not work there", data / OPERATOR_SOCKET, why)
+async def listen_in_data_folder(server: StoreServer, data: Path) -> None:
+    """Listen at sockets in the data folder. On a file system without sockets only those who use them fail."""
+    sockets = (
+        (OPERATOR_SOCKET, (Role.OPERATOR,), "`penstock client` and `penstock ban` do not work there"),
+        (CONSOLE_SOCKET, (Role.CLIENT, Role.OPERATOR), "the console does not work there"),
+    )
+    for name, roles, failing in sockets:
+        try:
+            await server.listen_privately(data / name, *roles)
+        except OSError as error:
+            log.warning("%s: %s; %s", data / name, error.strerror or error, failing)
 
 
 def check_admin_exposed(settings: Settings) -> None:

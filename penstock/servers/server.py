@@ -5,25 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
+from gateway.auth.access import Access
 from gateway.broker import Broker
 from lightqueue.message_store import MessageStore
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
 from notify.server.server import StoreServer
+from notify.settings import WireSettings
 from penstock.config.settings import Settings
 from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls
 from penstock.servers.console_child import check_console_exposed, start_console
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
-from penstock.servers.process import DRAIN_S, Stop, heed_hangup, listen_to_operators, run, tune_garbage_collection
+from penstock.servers.process import DRAIN_S, Stop, heed_hangup, listen_in_data_folder, run, tune_garbage_collection
 from penstock.servers.starting import Starting
+from penstock.servers.store_users import StoreUsers
 from penstock.servers.user_limits import limit_users
 from store.version import VERSION
 
 log = logging.getLogger("penstock")
+
+FRAME_ROOM_BYTES = 64 << 10
+"""Of a frame beside the largest packet of a client."""
 
 
 def serve(settings: Settings) -> int:
@@ -67,18 +75,18 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
         access, store_here = judging.start(closing), LocalStore.join(hub, "gateway")
         broker = serving = Broker(store_here, settings.gateway, loop, access, settings.quota, audit)
         closing.callback(serving.close)
-        judging.on_reload(serving.judge_again)
         tls.judges(serving.certified)
         hub.claims.presence_of = serving.registry.presence
-        operators = StoreServer(hub, settings.wire, {}, audit, only_operators=True)
-        closing.push_async_callback(operators.close, DRAIN_S)
-        await listen_to_operators(operators, settings.store.data)
+        local = StoreServer(hub, _wire(settings), {}, audit, has_gateway=True)
+        judging.on_reload(_judge_again(serving, local, access))
+        closing.push_async_callback(local.close, DRAIN_S)
+        await listen_in_data_folder(local, settings.store.data)
 
         def tick() -> None:
             tls.tick()
             judging.tick()
             serving.tick()
-            operators.tick()
+            local.tick()
 
         listeners = Listeners(serving, tls)
         closing.push_async_callback(listeners.close, stop, tick)
@@ -93,3 +101,25 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
         listeners.say_ready(data=settings.store.data)
         await start_console(settings, closing, stop)
         await stop.tick(tick)
+
+
+def _wire(settings: Settings) -> WireSettings:
+    """The settings of the sockets in the data folder, with room for the largest packet: what a frame has no room for
+    is handed to no consumer of a group, and clients of the gateway are such consumers too.
+    """
+    most_bytes = settings.gateway.maximum_packet_size_bytes + FRAME_ROOM_BYTES
+    return replace(settings.wire, max_frame_bytes=max(settings.wire.max_frame_bytes, most_bytes))
+
+
+def _judge_again(broker: Broker, local: StoreServer, access: Access | None) -> Callable[[], None]:
+    """Have clients in the data folder judged by the gateway's rules. Returns what to call when these were replaced."""
+    if access is None:
+        return broker.judge_again
+    users = local.judge = StoreUsers(access)
+
+    def again() -> None:
+        broker.judge_again()
+        users.replaced()
+        local.judge_again()
+
+    return again

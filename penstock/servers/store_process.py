@@ -29,7 +29,7 @@ from penstock.servers.process import (
     Stop,
     check_admin_exposed,
     heed_hangup,
-    listen_to_operators,
+    listen_in_data_folder,
     open_admin,
     run,
     tune_garbage_collection,
@@ -101,7 +101,7 @@ async def _serve(
         server = serving = StoreServer(hub, settings.wire, tokens, audit, of_namespaces=of_namespaces)
         _judge_clients(serving, judging, of_namespaces, closing)
         closing.push_async_callback(_close, server, messages)
-        await listen_to_operators(server, settings.store.data)
+        await listen_in_data_folder(server, settings.store.data)
         url = await server.listen(address, tls.context if tls is not None else None)
         tune_garbage_collection()
         messages.scrubber.start()

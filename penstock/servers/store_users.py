@@ -11,7 +11,7 @@ from gateway.auth.left_by import left_by_client
 from gateway.auth.namespaces import login_name, settled
 from gateway.auth.permissions import ACTIONS, REFUSED
 from notify.local.own_names import ALL, is_named
-from notify.requests.permissions import READ_LOG, REPLAY, SUBSCRIBE
+from notify.requests.permissions import ADMIN, READ_LOG, REPLAY, SUBSCRIBE
 from notify.requests.users import Permission, User
 from store.namespaces import is_reserved
 from store.wire.handshake import NO_TOKENS, same_token
@@ -134,5 +134,5 @@ class StoreUser:
     def _question(self, wanted: Permission) -> Question:
         """The question, without a client identifier: rules with %c are about MQTT clients, and allow nothing here."""
         user, namespace = self._identity.username, self._identity.namespace
-        needs_rule = wanted == READ_LOG or (not namespace and is_reserved(wanted.topic))
+        needs_rule = wanted.action in (READ_LOG.action, ADMIN.action) or (not namespace and is_reserved(wanted.topic))
         return Question(user, "", ACTIONS[wanted.action], wanted.topic, namespace, wanted.group, needs_rule)

@@ -10,6 +10,7 @@ from store.wire import log_messages as of_log
 from store.wire import operator_messages as of_operator
 from store.wire import pace_messages as of_pace
 from store.wire import quota_messages as of_quota
+from store.wire import rights_messages as of_rights
 from store.wire.base import ITEMS_PER_FRAME as ITEMS_PER_FRAME
 from store.wire.base import MOST_ITEMS as MOST_ITEMS
 from store.wire.base import MOST_NAME_CHARACTERS as MOST_NAME_CHARACTERS
@@ -448,6 +449,10 @@ KINDS = (
     Kind(81, DelayedFound, _STORE, asked=True),
     Kind(82, CancelDelayed, _PEERS, asked=True),
     Kind(83, DelayedCancelled, _STORE, asked=True),
+    Kind(84, of_rights.Rights, _CLIENT, asked=True),
+    Kind(85, of_rights.RightsTold, _STORE, asked=True),
+    Kind(86, of_rights.Permitted, _CLIENT, asked=True),
+    Kind(87, of_rights.PermittedTold, _STORE, asked=True),
     Kind(96, of_log.Segments, _CLIENT, asked=True),
     Kind(97, of_log.SegmentsFound, _STORE, asked=True),
     Kind(98, of_log.ReadLog, _CLIENT, asked=True),

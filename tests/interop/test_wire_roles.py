@@ -28,6 +28,7 @@ from store.wire import log_messages as of_log
 from store.wire import messages as wire
 from store.wire import operator_messages as of_operator
 from store.wire import quota_messages as of_quota
+from store.wire import rights_messages as of_rights
 from store.wire.frames import encode
 from store.wire.messages import KINDS, Claim, Claimed, Failed, Goodbye, Role, WireMessage
 from store.wire.pace_messages import Behind
@@ -80,12 +81,15 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_log.QueueOffsets(0, ["t"]),
     of_log.ReaderAt("r", 0),
     of_log.Topics("#", ""),
+    of_rights.Rights(),
+    of_rights.Permitted("publish", ["t"]),
 )
 OF_GATEWAYS = {
     *{"BanMade", "ReadAt", "Claim", "Release", "Holds"},
     *{"Judged", "TakeMessage", "TakeSubscriptions", "LiveSubscriptions", "Behind"},
 }
 OF_CLIENTS = {"Publish", "Get", "Find", "Segments", "ReadLog", "SeekLog", "QueueOffsets", "ReaderAt", "Topics"}
+OF_CLIENTS |= {"Rights", "Permitted"}
 OF_THE_STORE: tuple[WireMessage, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),
     wire.Refused("busy", ""),

@@ -116,4 +116,7 @@ def kind_of(schema: dict[str, Any]) -> str:
     if several:
         return " or ".join(kind_of(each) for each in several)
     kind = str(schema.get("type", "any"))
-    return f"list of {kind_of(schema.get('items', {}))}" if kind == "array" else kind
+    items = schema.get("items")
+    if kind == "array":
+        return f"list of {kind_of(items)}" if isinstance(items, dict) else "list"
+    return kind

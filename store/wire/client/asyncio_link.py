@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from store.errors import HandshakeRefused, WireError
@@ -22,7 +23,7 @@ from store.wire.client.address import WireAddress
 from store.wire.client.session import PeerSession
 from store.wire.frames import Frame, encode
 from store.wire.messages import Goodbye, Hello, Role, Welcome
-from store.wire.sockets import write
+from store.wire.sockets import unix_address, write
 
 LEAVING_S = 1.0
 NO_CONNECTION = Hello([1], Role.CLIENT, "")
@@ -146,7 +147,8 @@ class AsyncioLink(asyncio.Protocol, ABC):
     async def _connect(self) -> None:
         address = self._address
         if address.path:
-            await self._loop.create_unix_connection(lambda: self, address.path)
+            with unix_address(Path(address.path)) as path:
+                await self._loop.create_unix_connection(lambda: self, path)
         else:
             tls = self._tls()
             context = tls() if tls is not None else None

@@ -70,7 +70,7 @@ def test_the_highest_common_version_is_spoken(monkeypatch: pytest.MonkeyPatch) -
         (
             Hello([9], "gateway", "gw", "s3cret"),
             "version",
-            "the store speaks version 1, 2, 3, 4 of the protocol, not 9",
+            "the store speaks version 1, 2, 3, 4, 5 of the protocol, not 9",
         ),
     ],
 )

@@ -1,0 +1,100 @@
+"""What a client asks about its own permissions. Another server may have to decide, so answers may come later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from notify.local.own_names import OwnNames
+from notify.requests.permissions import ADMIN, READ_LOG, WHOLE_LOG, plain_permission
+from notify.requests.users import Permission, Permits
+from store.wire import rights_messages as of_rights
+from store.wire.base import WireMessage
+from store.wire.messages import Failed, FailureCode
+
+ACTIONS = ("publish", "retain", "subscribe", "replay", READ_LOG.action, ADMIN.action)
+MOST_SHOWN = 64  # characters of an unknown action in an error
+
+Done = Callable[[WireMessage], None]
+Question = of_rights.Rights | of_rights.Permitted
+
+
+class RightsRequests:
+    """Answers one client, one request after another."""
+
+    def __init__(self, permits: Permits, own: OwnNames, waits: Callable[[], None]) -> None:
+        """`waits`: the next answer comes later, and no other request is to be handled before it."""
+        self._permits = permits
+        self._own = own
+        self._waits = waits
+
+    def do(self, request: Question, done: Done) -> Iterator[None]:
+        """Handle a request, a topic at a time. `done` gets the answer, once."""
+        if isinstance(request, of_rights.Rights):
+            return self._decide([ADMIN, *WHOLE_LOG], lambda found: done(self._rights(found)))
+        if request.action not in ACTIONS:
+            text = f"{request.action[:MOST_SHOWN]!r} is no action; there are {', '.join(ACTIONS)}"
+            done(Failed(FailureCode.BAD_REQUEST, text))
+            return iter(())
+        wanted = [self._plain(request.action, topic) for topic in request.topics]
+        return self._decide(wanted, lambda found: done(of_rights.PermittedTold(found)))
+
+    def _rights(self, found: list[bool]) -> of_rights.RightsTold:
+        names = self._own.names
+        user = self._permits.name.removeprefix(f"{names.prefix}/") if names.name else self._permits.name
+        is_admin, reads_log = found[0] and not names.name, all(found[1:]) and not names.name
+        return of_rights.RightsTold(user, self._own.namespace, is_admin, reads_log)
+
+    def _plain(self, action: str, topic: str) -> Permission | None:
+        """None: it is of another namespace."""
+        if not self._own.has_topic(topic) or (self._own.names.name and action in (READ_LOG.action, ADMIN.action)):
+            return None
+        return plain_permission(Permission(action, topic), self._own.names)
+
+    def _decide(self, wanted: Sequence[Permission | None], then: Callable[[list[bool]], None]) -> Iterator[None]:
+        found: list[bool] = []
+        open_ones: list[tuple[int, Permission]] = []
+        for number, each in enumerate(wanted):
+            allowed = self._permits.known(each) if each is not None else False
+            if allowed is None and each is not None:
+                open_ones.append((number, each))
+            found.append(bool(allowed))
+            yield
+        if not open_ones:
+            then(found)
+            return
+        self._waits()
+        _Asking(self._permits, found, open_ones, then).go_on()
+
+
+class _Asking:
+    """Asks another server about one permission after another."""
+
+    def __init__(
+        self,
+        permits: Permits,
+        found: list[bool],
+        open_ones: list[tuple[int, Permission]],
+        then: Callable[[list[bool]], None],
+    ) -> None:
+        self._permits = permits
+        self._found = found
+        self._open = open_ones
+        self._then = then
+        self._is_waiting = self._is_in_loop = False
+
+    def go_on(self) -> None:
+        """Ask until an answer comes later. Answers that come at once do not deepen the stack."""
+        self._is_in_loop = True
+        while self._open and not self._is_waiting:
+            self._is_waiting = True
+            self._permits.ask(self._open[-1][1], self._heard)
+        self._is_in_loop = False
+        if not self._open:
+            self._then(self._found)
+
+    def _heard(self, allowed: bool) -> None:
+        number, _ = self._open.pop()
+        self._found[number] = allowed
+        self._is_waiting = False
+        if not self._is_in_loop:
+            self.go_on()

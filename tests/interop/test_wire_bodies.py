@@ -1,0 +1,60 @@
+"""Bodies that no peer sends, over a real socket: each ends its connection with a line, and disturbs no other one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from store.wire import messages as wire
+from store.wire import rights_messages as of_rights
+from store.wire.base import WireMessage
+from store.wire.frames import HEAD
+from store.wire.messages import KINDS, Goodbye, Role
+from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_client import PeerClosed, WirePeer
+
+HOSTILE: tuple[tuple[Role, type[WireMessage], list[object]], ...] = (
+    (Role.CLIENT, of_rights.Rights, [1]),
+    (Role.CLIENT, of_rights.Permitted, ["publish"]),
+    (Role.CLIENT, of_rights.Permitted, ["publish", "line/1"]),
+    (Role.CLIENT, of_rights.Permitted, ["publish", [1]]),
+    (Role.CLIENT, of_rights.Permitted, ["publish", [""]]),
+    (Role.CLIENT, of_rights.Permitted, ["publish", ["t"] * 501]),
+    (Role.CLIENT, of_rights.Permitted, ["publish", ["t"], 1]),
+    (Role.CLIENT, of_rights.Permitted, ["x" * 65, ["t"]]),
+    (Role.CLIENT, of_rights.Permitted, [None, ["t"]]),
+)
+"""Who sends the body of which message."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
+    store = StoreProcess(tmp_path_factory.mktemp("hostile"))
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def healthy(store: StoreProcess) -> WirePeer:
+    return store.connect("healthy", Role.CLIENT)
+
+
+def frame(message: type[WireMessage], body: list[object]) -> bytes:
+    number = next(kind.number for kind in KINDS if kind.message is message)
+    data = msgspec.msgpack.encode(body)
+    data += bytes(-len(data) & 7)
+    return HEAD.pack(HEAD.size + len(data), number, bytes(3), 1, len(msgspec.msgpack.encode(body))) + data
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_what_no_peer_sends(store: StoreProcess, healthy: WirePeer, number: int) -> None:
+    role, message, body = HOSTILE[number]
+    hostile = store.connect(f"hostile-{number}", role)
+    hostile.socket.sendall(frame(message, body))
+    with pytest.raises(PeerClosed):
+        hostile.wait(lambda: False)
+    (goodbye,) = [each for each in hostile.events if isinstance(each, Goodbye)]
+    assert goodbye.reason.startswith(f"{message.__name__}: ")
+    assert isinstance(healthy.call(wire.Seek("t", "now", 0)), wire.Sought)
