@@ -14,7 +14,7 @@ import uvicorn
 
 from notify.links.address import StoreAddress, is_loopback
 from penstock.config.console_settings import ConsoleSettings
-from penstock.config.credentials import server_context, tls_of_gateway, token_of_client
+from penstock.config.credentials import server_context, tls_of_gateway, token_of_client, token_of_operator
 from penstock.config.settings import Settings
 from penstock.console.access.callers import Callers
 from penstock.console.access.failures import FailedLogins
@@ -22,6 +22,7 @@ from penstock.console.access.logins import Logins
 from penstock.console.access.state import ConsoleState
 from penstock.console.app import console_app
 from penstock.console.store.connections import Connections, StoreAccess
+from penstock.console.store.operator import OperatorConnection
 from penstock.console.store.publishing import PublishedOnce
 from penstock.errors import UsageError
 from penstock.servers.logs import announce
@@ -42,15 +43,24 @@ def serve(settings: Settings) -> int:
     if settings.gateway.store is None:
         raise UsageError("no store to connect to; give its address with --store tcp://HOST:PORT")
     address = StoreAddress.parse(settings.gateway.store)
-    store = StoreAccess(_client_url(address), token_of_client(settings.wire), tls_of_gateway(address, settings.gateway))
+    store_tls = tls_of_gateway(address, settings.gateway)
+    store = StoreAccess(_client_url(address), token_of_client(settings.wire), store_tls)
+    operator_token = token_of_operator(settings.wire)
     tls = _tls(settings.console)
+    operator = None
+    if address.path or operator_token:
+        operator = OperatorConnection(address, operator_token, None if store_tls is None else lambda: store_tls)
     listening = _listening(settings.console.listen)
     with listening:
-        return run(settings, lambda: _serve(settings.console, store, listening, tls))
+        return run(settings, lambda: _serve(settings.console, store, listening, tls, operator))
 
 
 async def _serve(
-    settings: ConsoleSettings, store: StoreAccess, listening: socket.socket, tls: ssl.SSLContext | None
+    settings: ConsoleSettings,
+    store: StoreAccess,
+    listening: socket.socket,
+    tls: ssl.SSLContext | None,
+    operator: OperatorConnection | None,
 ) -> None:
     stop = Stop()
     host = host_of(settings.listen)
@@ -59,10 +69,14 @@ async def _serve(
         closing.callback(log.info, "stopped")
         connections = Connections(store, settings.max_users)
         closing.push_async_callback(connections.close)
+        if operator is not None:
+            await closing.enter_async_context(operator)
         logins, failures = Logins(settings.session_s), FailedLogins(settings.max_login_failures)
         is_exposed = not is_loopback(host) and not settings.allow_open_beyond_loopback
         callers = Callers(connections, logins, failures, is_exposed)
-        state = ConsoleState(settings, connections, callers, PublishedOnce(), is_secure=tls is not None)
+        state = ConsoleState(
+            settings, connections, callers, PublishedOnce(), operator=operator, is_secure=tls is not None
+        )
         server = _HttpServer(_config(settings, state, host, tls))
         serving = asyncio.create_task(server.serve([listening]))
         closing.push_async_callback(_end, server, serving, stop)

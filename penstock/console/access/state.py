@@ -13,6 +13,7 @@ from penstock.console.access.callers import Caller, Callers
 if TYPE_CHECKING:
     from penstock.config.console_settings import ConsoleSettings
     from penstock.console.store.connections import Connections
+    from penstock.console.store.operator import OperatorConnection
     from penstock.console.store.publishing import PublishedOnce
 
 
@@ -26,6 +27,8 @@ class ConsoleState:
     """Requests that were answered with a problem, by its kind."""
     streams: Counter[str] = field(default_factory=Counter)
     """Streams that are open (`open`), and that there were (`total`)."""
+    operator: OperatorConnection | None = None
+    """For what touches other clients; None: the console has no wire.operator_token."""
     is_secure: bool = False
     """Whether browsers come by HTTPS, so that cookies are sent by it alone."""
 

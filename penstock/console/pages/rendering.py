@@ -21,9 +21,19 @@ from penstock.console.errors import Problem
 from penstock.console.pages import static_files
 from penstock.console.store.connections import OPEN
 from penstock.console.views.visible import KEPT_IN_LINES, visible
+from penstock.console.store.errors import OperatorError
 from penstock.sdk.errors import ClientError
 
-NAVIGATION = (("/topics", "Topics"), ("/publish", "Publish"))
+NAVIGATION = (
+    ("/topics", "Topics"),
+    ("/clients", "Clients"),
+    ("/groups", "Groups"),
+    ("/delayed", "Delayed"),
+    ("/retained", "Retained"),
+    ("/publish", "Publish"),
+    ("/talkers", "Top talkers"),
+    ("/log", "Log"),
+)
 MOST_FIELDS = 64
 """Of a form."""
 
@@ -161,6 +171,8 @@ def page(path: str, methods: Iterable[str] = ("GET",)) -> Callable[[PageHandler]
                 return refusal(request, caller, problem)
             except ClientError as error:
                 return refusal(request, caller, problem_of(error))
+            except OperatorError as error:
+                return refusal(request, caller, Problem(503, "store-away", str(error), "ask again in a moment"))
 
         router.add_route(path, answer, methods=list(methods), include_in_schema=False)
         return handler
