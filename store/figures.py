@@ -68,3 +68,18 @@ def joined(steps: Iterable[list[Reading]]) -> list[Reading]:
             value = cast(Value, {**before, **value})  # of the same kind: it is the same metric
         found[figure.name] = figure, value
     return list(found.values())
+
+
+def samples(reading: Reading) -> Iterator[tuple[str, dict[str, str], float]]:
+    """A figure as Prometheus has it in text: name, labels and value of each sample."""
+    figure, value = reading
+    labelled = value.items() if isinstance(value, Mapping) else [("", value)]
+    for label, each in labelled:
+        labels = {figure.label: label} if figure.label else {}
+        if isinstance(each, Times):
+            for bound, count in each.buckets:
+                yield f"{figure.name}_bucket", labels | {"le": bound}, count
+            yield f"{figure.name}_count", labels, float(sum(each.counts))
+            yield f"{figure.name}_sum", labels, each.sum_s
+        else:
+            yield figure.name, labels, float(each)

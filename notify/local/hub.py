@@ -13,6 +13,7 @@ from contextlib import suppress
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from notify.events.lookup import Lookup, name_of
+from notify.facts import ServerFacts
 from notify.local.bans import LocalBans
 from notify.local.claims import Claims
 from notify.local.consumers import Consumers
@@ -37,6 +38,7 @@ class Hub:
     def __init__(self, messages: MessageStore, waits_for_peers: bool = False) -> None:
         """`waits_for_peers`: members that the log remembers may come back; see `returning`."""
         self.messages = messages
+        self.facts: ServerFacts | None = None  # of this process, for operators
         self.lookup: Lookup | None = None  # which gateways are told of queues that they do not follow
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
         self.readers = LogReaders(time.monotonic)

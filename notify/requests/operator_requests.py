@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -10,6 +10,9 @@ from typing import Any
 from notify.bans import BadBan, info_of
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
+from notify.requests.name_snapshots import ListingEnded, NameSnapshots
+from notify.requests.server_figures import show_server
+from notify.requests.topic_readers import find_readers
 from store.audit import AuditEvent
 from store.errors import StoreError
 from store.state.changes import BanSet
@@ -28,29 +31,40 @@ Done = Callable[[WireMessage], None]
 
 
 class OperatorRequests:
-    """Answers the operators of one connection. Owner of the client identifiers that a listing goes through."""
+    """Answers the operators of one connection."""
 
     def __init__(self, hub: Hub, store: LocalStore) -> None:
         self._hub = hub
         self._store = store
-        self._names: list[str] = []
+        self._names = NameSnapshots(hub.claims.client_ids)
 
-    def do(self, message: WireMessage, done: Done) -> None:
-        """Handle a request. `done` gets the answer, now or later, to be sent once the log is safe."""
+    def do(self, message: WireMessage, done: Done) -> Iterator[None] | None:
+        """Handle a request; what it returns is to be iterated over, in steps. `done` gets the answer, now or later, to
+        be sent once the log is safe.
+        """
         try:
-            _ACTIONS[type(message)](self, message, done)
-        except BadBan as error:
+            return _ACTIONS[type(message)](self, message, done)
+        except (BadBan, ListingEnded) as error:
             done(Failed(FailureCode.BAD_REQUEST, str(error)))
         except StoreError as error:
             done(Failed(FailureCode.UNAVAILABLE, str(error)))
+        return None
 
     # --- looking
 
+    def _show_server(self, request: of_operator.ShowServer, done: Done) -> Iterator[None] | None:
+        facts = self._hub.facts
+        if facts is not None:
+            return show_server(facts, request, done)
+        done(Failed(FailureCode.UNAVAILABLE, "this server tells nothing of itself"))
+        return None
+
+    def _find_readers(self, request: of_operator.TopicReaders, done: Done) -> Iterator[None]:
+        return find_readers(self._hub, self._names, request, done)
+
     def _list(self, request: of_operator.ListClients, done: Done) -> None:
         """List some thousand client identifiers at a time, of those present at a listing's first request."""
-        if not request.after:
-            self._names = self._hub.claims.client_ids()
-        some = self._names[request.after : request.after + LOOKED_AT]
+        some, after = self._names.page(request.after, LOOKED_AT)
         clients = [
             info
             for client_id in some
@@ -58,12 +72,7 @@ class OperatorRequests:
             and (info := self._info(client_id)) is not None
             and (info.online or not request.online)
         ]
-        after = request.after + LOOKED_AT
-        if after < len(self._names):
-            done(ClientsListed(clients, after))
-        else:
-            self._names = []
-            done(ClientsListed(clients, None))
+        done(ClientsListed(clients, after))
 
     def _show(self, request: of_operator.ShowClient, done: Done) -> None:
         info = self._info(request.client_id)
@@ -145,7 +154,9 @@ class OperatorRequests:
         done(of_operator.BansListed(infos, end if end < len(bans) else None))
 
 
-_ACTIONS: dict[type[WireMessage], Callable[[OperatorRequests, Any, Done], None]] = {
+_ACTIONS: dict[type[WireMessage], Callable[[OperatorRequests, Any, Done], Iterator[None] | None]] = {
+    of_operator.ShowServer: OperatorRequests._show_server,
+    of_operator.TopicReaders: OperatorRequests._find_readers,
     of_operator.ListClients: OperatorRequests._list,
     of_operator.ShowClient: OperatorRequests._show,
     of_operator.DisconnectClient: OperatorRequests._disconnect,

@@ -433,8 +433,8 @@ class Conversation:
         then, most = partial(self._answer, frame.request_id), self._peers.max_frame_bytes
         claim(self._known, message, most, lambda: self._events.told_end, then)
 
-    def _operate(self, frame: Frame, message: WireMessage) -> None:
-        self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
+    def _operate(self, frame: Frame, message: WireMessage) -> Iterator[None] | None:
+        return self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
 
     def _answer_when_safe(self, request_id: int, answer: WireMessage) -> None:
         self._answers.append(WaitingAnswer(request_id, self._known.store.mark, answer))

@@ -66,6 +66,16 @@ def render(settings: Settings, hide_secrets: bool = True) -> str:
     return "\n".join(lines) + "\n"
 
 
+def as_json(settings: Settings) -> str:
+    """All settings by their paths as a JSON object; in place of a secret is `***`, or a URL without it."""
+    found: dict[str, object] = {}
+    for setting in SETTINGS.values():
+        value = value_of(settings, setting.path)
+        shown = setting.shown(value)
+        found[setting.path] = value if shown is None else shown
+    return json.dumps(found, default=str)
+
+
 def _given_outside(env: Mapping[str, str], config_path: Path | None) -> dict[str, Given]:
     file = config_path or env.get("PENSTOCK_CONFIG")
     return (_from_file(Path(file)) if file else {}) | _from_environment(env)

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from penstock.console.access.gate import Gate, HostNames
 from penstock.console.access.state import ConsoleState
-from penstock.console.api import health, messages, publishing, reference, session
+from penstock.console.api import health, messages, publishing, reference, session, topics
 from penstock.console.api.problems import ProblemDetails, answer_problems
 from store.version import VERSION
 
@@ -40,7 +40,7 @@ def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
     app.state.console = state
     answer_problems(app, state.refused)
     api = APIRouter(prefix="/api/v1")
-    for part in (publishing, messages, session, health):
+    for part in (publishing, messages, topics, session, health):
         api.include_router(part.router)
     app.router.routes.append(publishing.hot_route())
     app.include_router(api)

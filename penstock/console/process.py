@@ -24,6 +24,7 @@ from penstock.console.app import console_app
 from penstock.console.store.connections import Connections, StoreAccess
 from penstock.console.store.operator import OperatorConnection
 from penstock.console.store.publishing import PublishedOnce
+from penstock.console.views.topics import TopicViews
 from penstock.errors import UsageError
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, run, tune_garbage_collection
@@ -75,11 +76,18 @@ async def _serve(
         is_exposed = not is_loopback(host) and not settings.allow_open_beyond_loopback
         callers = Callers(connections, logins, failures, is_exposed)
         state = ConsoleState(
-            settings, connections, callers, PublishedOnce(), operator=operator, is_secure=tls is not None
+            settings,
+            connections,
+            callers,
+            PublishedOnce(),
+            TopicViews(),
+            operator=operator,
+            is_secure=tls is not None,
         )
         server = _HttpServer(_config(settings, state, host, tls))
         serving = asyncio.create_task(server.serve([listening]))
         closing.push_async_callback(_end, server, serving, stop)
+        closing.callback(state.stopping.set)
         while not server.started:
             if serving.done() or await stop.or_tick():
                 return

@@ -12,10 +12,8 @@ from penstock.config.settings_tree import SETTINGS, value_of
 from penstock.errors import UsageError
 from penstock.servers.children import Child
 from penstock.servers.logs import announce
-from penstock.servers.process import Stop
+from penstock.servers.process import CONSOLE_SOCKET, Stop
 
-CONSOLE_SOCKET = "console.sock"
-"""The console's socket in the data folder of a running store."""
 GRACE_S = 5.0
 WRONGLY_ASKED = 2
 """The exit code of a console that a new start does not help: its port is in use, or a setting is wrong."""

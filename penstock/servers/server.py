@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from gateway.auth.access import Access
 from gateway.broker import Broker
+from gateway.observe.metrics import read_steps
 from lightqueue.message_store import MessageStore
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
@@ -21,6 +22,7 @@ from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls
 from penstock.servers.console_child import check_console_exposed, start_console
+from penstock.servers.facts import ProcessFacts
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.servers.process import DRAIN_S, Stop, heed_hangup, listen_in_data_folder, run, tune_garbage_collection
 from penstock.servers.starting import Starting
@@ -80,6 +82,7 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
         local = StoreServer(hub, _wire(settings), {}, audit, has_gateway=True)
         judging.on_reload(_judge_again(serving, local, access))
         closing.push_async_callback(local.close, DRAIN_S)
+        hub.facts = ProcessFacts(settings, lambda: read_steps(serving, messages), serving.unready, messages.health)
         await listen_in_data_folder(local, settings.store.data)
 
         def tick() -> None:

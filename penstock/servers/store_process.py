@@ -17,12 +17,14 @@ from notify.events.redis_lookup import RedisTable
 from notify.links.address import StoreAddress, is_loopback
 from notify.local.hub import Hub
 from notify.server.server import StoreServer
+from notify.server.wire_metrics import read_steps
 from penstock.config.credentials import Tokens, tokens_of_namespaces, tokens_of_store, warn_of_shared_token
 from penstock.config.settings import Settings
 from penstock.errors import UsageError
 from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import WireTls
+from penstock.servers.facts import ProcessFacts
 from penstock.servers.logs import announce
 from penstock.servers.process import (
     DRAIN_S,
@@ -101,6 +103,7 @@ async def _serve(
         server = serving = StoreServer(hub, settings.wire, tokens, audit, of_namespaces=of_namespaces)
         _judge_clients(serving, judging, of_namespaces, closing)
         closing.push_async_callback(_close, server, messages)
+        hub.facts = ProcessFacts(settings, lambda: read_steps(serving), serving.unready, messages.health)
         await listen_in_data_folder(server, settings.store.data)
         url = await server.listen(address, tls.context if tls is not None else None)
         tune_garbage_collection()
@@ -145,7 +148,6 @@ def _judge_clients(
 
 def _open_admin(address: str, server: Callable[[], StoreServer | None], starting: Starting) -> Admin:
     """The admin endpoint of a store; `server` returns it once the start is over."""
-    from notify.server.wire_metrics import read_steps
     from penstock.servers.admin import LoopSource  # imported here, since most processes need no HTTP server
 
     def readings() -> Iterator[list[Reading]]:

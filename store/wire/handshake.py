@@ -18,7 +18,7 @@ VERSIONS = (1, 2, 3, 4, 5)
 OPERATORS_VERSION = 2  # from it on gateways are told of bans, and to disconnect clients
 JUDGING_VERSION = 3  # from it on gateways are asked whether messages that are due may be sent
 PACING_VERSION = 4  # from it on gateways say that they are behind, and are told that some are
-RIGHTS_VERSION = 5  # from it on clients may ask what they may do
+RIGHTS_VERSION = 5  # from it on clients may ask what they may do, and operators about the server and topics
 MOST_HELLO_BYTES = 32 << 10
 MOST_WELCOME_BYTES = 1 << 20  # it lists the live_only filters
 

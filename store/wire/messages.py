@@ -479,4 +479,8 @@ KINDS = (
     Kind(125, of_operator.OperatorDone, _STORE, asked=True),
     Kind(126, of_operator.ListBans, _OPERATOR, asked=True),
     Kind(127, of_operator.BansListed, _STORE, asked=True),
+    Kind(128, of_operator.ShowServer, _OPERATOR, asked=True),
+    Kind(129, of_operator.ServerShown, _STORE, asked=True),
+    Kind(130, of_operator.TopicReaders, _OPERATOR, asked=True),
+    Kind(131, of_operator.TopicReadersFound, _STORE, asked=True),
 )

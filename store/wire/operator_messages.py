@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from store.state.changes import BanKind
-from store.wire.base import Count, Items, Name, Positive, WireMessage
+from store.wire.base import Count, Items, Name, Positive, TopicFilter, WireMessage
 
 BanValue = Annotated[str, Meta(min_length=1, max_length=65_535)]
 Line = Annotated[str, Meta(max_length=1_024)]
@@ -154,4 +154,55 @@ class BansListed(WireMessage, frozen=True):
     """`next`: what to ask for `after`; None: that was all."""
 
     bans: Annotated[list[BanInfo], Items]
+    next: Count | None
+
+
+Sample = tuple[Name, dict[Name, Name], float]
+"""Of a metric as in Prometheus: name, labels, value."""
+
+
+class ShowServer(WireMessage, frozen=True):
+    """The server, and its figures behind the first `after`: 0, or `next` of the last answer."""
+
+    after: Count
+
+
+class ServerShown(WireMessage, frozen=True):
+    """`started_ms`: Unix time. `settings` in force as a JSON object by their paths, secrets as `***` (in the first
+    answer; else empty). `health`: what to look at; `unready`: why no clients should come; both empty if all is well.
+    `figures` of this process, those of /metrics. `next`: what to ask for `after`; None: that was all."""
+
+    version: Name
+    started_ms: Count
+    settings: str
+    health: str
+    unready: str
+    figures: Annotated[list[Sample], Items]
+    next: Count | None
+
+
+class TopicReaders(WireMessage, frozen=True):
+    """Sessions in the log and groups whose filters match a topic. `after`: 0, or `next` of the last answer to this
+    connection."""
+
+    topic: TopicFilter
+    after: Count
+
+
+class TopicReader(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A subscription of a session."""
+
+    client_id: Name
+    topic_filter: Name
+    qos: Annotated[int, Meta(ge=0, le=2)]
+    online: bool
+
+
+class TopicReadersFound(WireMessage, frozen=True):
+    """In no order, at most 100 filters of a session. `groups` as (name, topic_filter): all in the first answer.
+
+    `next`: what to ask for `after`; None: that was all."""
+
+    sessions: Annotated[list[TopicReader], Items]
+    groups: Annotated[list[tuple[Name, Name]], Items]
     next: Count | None

@@ -28,7 +28,7 @@ ANYWHERE = {"console.listen": "127.0.0.1:0"}
 def console_url(server: PenstockServer) -> str:
     """The address that a server says last for its console."""
     wait_until(lambda: "\nconsole http" in server.log_text(), TIMEOUT_S)
-    return re.findall(r"^console (\S+)\n", server.log_text(), re.MULTILINE)[-1]
+    return str(re.findall(r"^console (\S+)\n", server.log_text(), re.MULTILINE)[-1])
 
 
 def console_of(server: PenstockServer) -> psutil.Process:
@@ -186,6 +186,7 @@ def test_a_changed_password_ends_a_login(
     headers = {"Authorization": basic("bob", "s3c")}
     assert client.ask("GET", "/session", **headers).status == 200
     passwords(tmp_path, bob="other")
+    store.process.send_signal(signal.SIGHUP)
     wait_until(lambda: client.ask("GET", "/session", **headers).status == 401, TIMEOUT_S)
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from store.wire import messages as wire
+from store.wire import operator_messages as of_operator
 from store.wire import rights_messages as of_rights
 from store.wire.base import WireMessage
 from store.wire.frames import HEAD
@@ -25,13 +26,20 @@ HOSTILE: tuple[tuple[Role, type[WireMessage], list[object]], ...] = (
     (Role.CLIENT, of_rights.Permitted, ["publish", ["t"], 1]),
     (Role.CLIENT, of_rights.Permitted, ["x" * 65, ["t"]]),
     (Role.CLIENT, of_rights.Permitted, [None, ["t"]]),
+    (Role.OPERATOR, of_operator.ShowServer, []),
+    (Role.OPERATOR, of_operator.ShowServer, [-1]),
+    (Role.OPERATOR, of_operator.ShowServer, ["0"]),
+    (Role.OPERATOR, of_operator.TopicReaders, ["", 0]),
+    (Role.OPERATOR, of_operator.TopicReaders, [1, 0]),
+    (Role.OPERATOR, of_operator.TopicReaders, ["t", 1 << 63]),
+    (Role.OPERATOR, of_operator.TopicReaders, ["t" * 70_000, 0]),
 )
 """Who sends the body of which message."""
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
-    store = StoreProcess(tmp_path_factory.mktemp("hostile"))
+    store = StoreProcess(tmp_path_factory.mktemp("hostile"), settings={"wire.operator_token": "ops"})
     yield store
     store.close()
 
@@ -51,7 +59,7 @@ def frame(message: type[WireMessage], body: list[object]) -> bytes:
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_what_no_peer_sends(store: StoreProcess, healthy: WirePeer, number: int) -> None:
     role, message, body = HOSTILE[number]
-    hostile = store.connect(f"hostile-{number}", role)
+    hostile = store.connect(f"hostile-{number}", role, "ops" if role is Role.OPERATOR else "")
     hostile.socket.sendall(frame(message, body))
     with pytest.raises(PeerClosed):
         hostile.wait(lambda: False)

@@ -83,6 +83,8 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_log.Topics("#", ""),
     of_rights.Rights(),
     of_rights.Permitted("publish", ["t"]),
+    of_operator.ShowServer(0),
+    of_operator.TopicReaders("t", 0),
 )
 OF_GATEWAYS = {
     *{"BanMade", "ReadAt", "Claim", "Release", "Holds"},
@@ -90,6 +92,7 @@ OF_GATEWAYS = {
 }
 OF_CLIENTS = {"Publish", "Get", "Find", "Segments", "ReadLog", "SeekLog", "QueueOffsets", "ReaderAt", "Topics"}
 OF_CLIENTS |= {"Rights", "Permitted"}
+OF_OPERATORS = {"ShowServer", "TopicReaders"}
 OF_THE_STORE: tuple[WireMessage, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),
     wire.Refused("busy", ""),
@@ -175,7 +178,7 @@ def senders(name: str) -> frozenset[Role]:
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda each: type(each).__name__)
 def test_who_may_say_what(store: StoreProcess, healthy: WirePeer, role: Role, message: WireMessage) -> None:
     name = type(message).__name__
-    refused = name in (OF_GATEWAYS if role is Role.CLIENT else OF_CLIENTS)
+    refused = name in (OF_GATEWAYS if role is Role.CLIENT else OF_CLIENTS) | OF_OPERATORS
     if role is Role.GATEWAY and name in OF_GATEWAYS:
         return  # these are what it is for
     peer = store.connect(f"{role}-{name}", role, TOKENS[role])

@@ -105,7 +105,7 @@ class ConsoleProcess(Part):
 
     @property
     def url(self) -> str:
-        return re.findall(r"^console (\S+)", self.log_text(), re.MULTILINE)[-1]
+        return str(re.findall(r"^console (\S+)", self.log_text(), re.MULTILINE)[-1])
 
     def client(self, **headers: str) -> WebClient:
         return WebClient(self.url, **headers)

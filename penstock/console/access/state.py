@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.console.store.connections import Connections
     from penstock.console.store.operator import OperatorConnection
     from penstock.console.store.publishing import PublishedOnce
+    from penstock.console.views.topics import TopicViews
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +25,15 @@ class ConsoleState:
     connections: Connections
     callers: Callers
     once: PublishedOnce
+    topics: TopicViews
     refused: Counter[str] = field(default_factory=Counter)
     """Requests that were answered with a problem, by its kind."""
     streams: Counter[str] = field(default_factory=Counter)
     """Streams that are open (`open`), and that there were (`total`)."""
     operator: OperatorConnection | None = None
     """For what touches other clients; None: the console has no wire.operator_token."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the console ends: streams end."""
     is_secure: bool = False
     """Whether browsers come by HTTPS, so that cookies are sent by it alone."""
 

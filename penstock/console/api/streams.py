@@ -7,6 +7,7 @@ nothing for a minute is cut off.
 from __future__ import annotations
 
 import asyncio
+from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count, repeat
@@ -98,6 +99,8 @@ def ndjson(console: ConsoleState, caller: Caller, reading: Reading, limit: int |
                             left -= len(taken)
                             if left <= 0:
                                 return
+                        if console.stopping.is_set():
+                            return
                         await asyncio.sleep(0)
             except ClientError as error:
                 yield b'{"problem":' + bytes(problem_answer(problem_of(error)).body) + b"}\n"
@@ -116,11 +119,12 @@ def events(console: ConsoleState, caller: Caller, reading: Reading) -> Response:
             yield b"retry: 1000\n\n"
             batches = reading.batches()
             following: asyncio.Task[Batch] | None = None
+            stopping = asyncio.create_task(console.stopping.wait())
             try:
-                while True:
+                while not stopping.done():
                     following = following or asyncio.ensure_future(anext(batches))
-                    done, _ = await asyncio.wait((following,), timeout=KEEP_ALIVE_S)
-                    if not done:
+                    await asyncio.wait((following, stopping), timeout=KEEP_ALIVE_S, return_when=FIRST_COMPLETED)
+                    if not following.done():
                         yield b": still there\n\n"
                         continue
                     batch, following = following.result(), None
@@ -135,6 +139,7 @@ def events(console: ConsoleState, caller: Caller, reading: Reading) -> Response:
                 body = bytes(problem_answer(problem_of(error)).body)
                 yield b"event: problem\ndata: " + body + b"\n\n"
             finally:
+                stopping.cancel()
                 if following is not None:
                     following.cancel()
                 reading.close()

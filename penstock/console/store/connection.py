@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TypeVar
 
 from penstock.sdk.client import Client
-from penstock.sdk.errors import ClientError
+from penstock.sdk.errors import ClientError, NotPermitted
 from penstock.sdk.link import UNNAMED
 from penstock.sdk.message import Message
 from penstock.sdk.message_id import StorePlace, parse_message_id
 from store.namespaces import Namespace
 from store.wire.base import WireMessage
-from store.wire.messages import Welcome
+from store.wire.messages import FailureCode, Welcome
 
 M = TypeVar("M", bound=WireMessage)
 
@@ -32,6 +32,12 @@ class StoreConnection(Client):
         if not isinstance(answer, kind):
             raise ClientError(f"{type(answer).__name__} is no answer to {type(message).__name__}")
         return answer, records
+
+    async def check_may(self, action: str, topic_filter: str) -> None:
+        """Raises NotPermitted, or another ClientError."""
+        (is_permitted,) = await self.permitted(action, [topic_filter])
+        if not is_permitted:
+            raise NotPermitted(FailureCode.NOT_PERMITTED, f"{action} {topic_filter}")
 
     @property
     def names(self) -> Namespace:

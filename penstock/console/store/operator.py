@@ -27,8 +27,9 @@ from store.wire.client.asyncio_link import AsyncioLink, LinkTimes
 from store.wire.client.request_errors import RequestErrors
 from store.wire.client.requests import Outcome, PendingRequests, RequestRules
 from store.wire.frames import Frame
-from store.wire.handshake import VERSIONS
+from store.wire.handshake import RIGHTS_VERSION, VERSIONS
 from store.wire.messages import Hello, Role, Welcome
+from store.wire.operator_messages import ShowServer, TopicReaders
 
 log = logging.getLogger("penstock.console")
 
@@ -38,7 +39,7 @@ TIMES = LinkTimes(longest_pause_s=2.0, connect_s=5.0, silent_heartbeats=6)
 TICK_S = 0.1
 MOST_REQUESTS = 256
 """Requests without an answer."""
-NEEDS_VERSION: dict[type[WireMessage], int] = {}
+NEEDS_VERSION: dict[type[WireMessage], int] = {ShowServer: RIGHTS_VERSION, TopicReaders: RIGHTS_VERSION}
 """Of the wire, by request: an older store would end the connection."""
 
 

@@ -12,7 +12,7 @@ from penstock.console.errors import Problem
 
 QUERY_BYTES = 8
 CHECK_BYTES = 4
-MOST_CHARACTERS = 2_048
+MOST_CHARACTERS = 8_192
 
 
 class Cursor(msgspec.Struct, array_like=True, frozen=True):

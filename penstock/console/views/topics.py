@@ -1,0 +1,133 @@
+"""What a user may see of the topics: the tree by level, a search, and one topic with its count and last message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from msgspec import Struct
+
+from penstock.console.store.connection import StoreConnection
+from penstock.console.views.history import NO_END, History, HistorySpan
+from penstock.console.views.messages import StoredMessage, shown
+from penstock.console.views.rates import Rates
+from penstock.console.views.topic_index import TopicIndex
+from penstock.sdk.errors import ClientError
+from store.wire.log_messages import QueueOffsets, QueueOffsetsFound
+
+MOST_INDEXES = 8
+MOST_INDEX_BYTES = 96 << 20
+MOST_AT_ONCE = 500
+"""Topics in one request for counts; the store takes so many."""
+
+
+class TopicRow(Struct):
+    """A name at one level of the tree, or a topic that was found.
+
+    `topics_below`: those whose names go on behind it. `messages`: how many it has had, dropped ones included.
+    """
+
+    name: str
+    topic: str
+    is_topic: bool
+    topics_below: int
+    messages: int | None = None
+    rate_per_s: float | None = None
+    last: StoredMessage | None = None
+
+
+class TopicsPage(Struct):
+    """`topics_known`: all that the filter matches. `next`: the cursor of the next page; null: that was all."""
+
+    topics: list[TopicRow]
+    topics_known: int
+    next: str | None = None
+
+
+class TopicViews:
+    """Owner of the indexes of topics, shared by users of one namespace, and of the rates."""
+
+    def __init__(self) -> None:
+        self._indexes: OrderedDict[tuple[str, str], TopicIndex] = OrderedDict()
+        self.rates = Rates()
+
+    async def index(self, connection: StoreConnection, topic_filter: str) -> TopicIndex:
+        """The topics of a filter, if this user may subscribe to it. Raises a ClientError."""
+        place = (connection.names.name, topic_filter)
+        index = self._indexes.get(place)
+        if index is None:
+            index = TopicIndex(topic_filter)
+            await index.refresh(connection)
+            self._indexes[place] = index
+            self._bound()
+        else:
+            await connection.check_may("subscribe", topic_filter)
+            await index.refresh(connection)
+        self._indexes.move_to_end(place)
+        return index
+
+    def _bound(self) -> None:
+        """Forget indexes that were not used for longest; the newest one stays."""
+        while len(self._indexes) > 1 and (
+            len(self._indexes) > MOST_INDEXES or sum(map(len, self._indexes.values())) > MOST_INDEX_BYTES
+        ):
+            self._indexes.popitem(last=False)
+
+    async def tree(
+        self, connection: StoreConnection, prefix: str, after: str, limit: int
+    ) -> tuple[list[TopicRow], int, str]:
+        """The names behind a prefix, how many topics are known, and the name to go on behind (empty: that was all)."""
+        index = await self.index(connection, prefix + "#")
+        levels = index.levels(prefix, after, limit + 1)
+        following = levels[limit - 1].name if len(levels) > limit else ""
+        rows = [TopicRow(each.name, each.path, each.is_topic, each.topics_below) for each in levels[:limit]]
+        return await self._seen(connection, rows), index.count, following
+
+    async def search(
+        self, connection: StoreConnection, text: str, prefix: str, after: str, limit: int
+    ) -> tuple[list[TopicRow], int, str]:
+        """The topics that contain a text, as tree()."""
+        index = await self.index(connection, prefix + "#")
+        found = await index.search(text, after, limit + 1, prefix)
+        following = found[limit - 1] if len(found) > limit else ""
+        rows = [TopicRow(topic.rpartition("/")[2], topic, True, 0) for topic in found[:limit]]
+        return await self._seen(connection, rows), index.count, following
+
+    async def _seen(self, connection: StoreConnection, rows: list[TopicRow]) -> list[TopicRow]:
+        """Those rows that this user may see, with the counts of topics."""
+        paths = [row.topic if row.is_topic else row.topic + "/#" for row in rows]
+        if rows:
+            permitted = await connection.permitted("subscribe", paths)
+            rows = [row for row, is_permitted in zip(rows, permitted, strict=True) if is_permitted]
+        topics = [row for row in rows if row.is_topic]
+        for at in range(0, len(topics), MOST_AT_ONCE):
+            await self._count(connection, topics[at : at + MOST_AT_ONCE])
+        return rows
+
+    async def _count(self, connection: StoreConnection, rows: list[TopicRow]) -> None:
+        names = connection.names
+        request = QueueOffsets(NO_END, [names.topic(row.topic) for row in rows])
+        answer, _ = await connection.request(request, QueueOffsetsFound)
+        now_s = asyncio.get_running_loop().time()
+        for row, count in zip(rows, answer.queue_offsets, strict=True):
+            row.messages = count
+            row.rate_per_s = self.rates.rate((names.name, row.topic), count, now_s)
+
+    async def one(self, connection: StoreConnection, pages: History, topic: str) -> TopicRow:
+        """A topic with its last message, if this user may read that. Raises a ClientError."""
+        row = TopicRow(topic.rpartition("/")[2], topic, True, 0)
+        await self._count(connection, [row])
+        await self.add_last(connection, pages, [row])
+        return row
+
+    async def add_last(self, connection: StoreConnection, pages: History, rows: list[TopicRow]) -> None:
+        """Add the last messages, of topics that this user may read."""
+        await asyncio.gather(*(self._last(connection, pages, row) for row in rows if row.is_topic))
+
+    async def _last(self, connection: StoreConnection, pages: History, row: TopicRow) -> None:
+        try:
+            page = await pages.backward(HistorySpan(row.topic), 1)
+        except ClientError:  # it may subscribe, and not replay
+            return
+        if page.messages:
+            (row.last,) = shown(page.messages, connection.place)

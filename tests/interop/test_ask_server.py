@@ -1,0 +1,147 @@
+"""What operators ask a server about itself and its topics, in one process and apart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from gateway.mqtt.reason_codes import ReasonCode
+from penstock import Client
+from penstock.console.store.errors import OperatorRefused
+from penstock.console.store.operator import OperatorConnection
+from penstock.sdk.address import Address
+from store.version import VERSION
+from store.wire.operator_messages import (
+    ClientsListed,
+    ListClients,
+    ServerShown,
+    ShowServer,
+    TopicReader,
+    TopicReaders,
+    TopicReadersFound,
+)
+from tests.conftest import ServerFactory
+from tests.support.mqtt_packet_client import Device
+from tests.support.server_process import PenstockServer
+
+pytestmark = pytest.mark.topologies("one process", "shared port")
+
+T = TypeVar("T")
+
+
+def socket_of(server: PenstockServer) -> str:
+    return f"unix://{server.data.absolute()}/console.sock"
+
+
+def asked(server: PenstockServer, do: Callable[[OperatorConnection], Coroutine[Any, Any, T]]) -> T:
+    async def run() -> T:
+        async with asyncio.timeout(60), OperatorConnection(Address.parse(socket_of(server))) as operator:
+            return await do(operator)
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def server(penstock_server: ServerFactory) -> PenstockServer:
+    return penstock_server(flush="async", settings={"wire.client_token": "hidden-secret"})
+
+
+def test_the_server_itself(server: PenstockServer) -> None:
+    before_ms = time.time_ns() // 1_000_000
+    device = Device(server.port, "d-1")
+    assert device.connect().reason_code is ReasonCode.SUCCESS
+    assert device.published("line/1", b"x") is ReasonCode.SUCCESS
+
+    async def all_of_it(operator: OperatorConnection) -> list[ServerShown]:
+        found = [await operator.ask(ShowServer(0), ServerShown)]
+        while (after := found[-1].next) is not None:
+            found.append(await operator.ask(ShowServer(after), ServerShown))
+        return found
+
+    first, *others = asked(server, all_of_it)
+    assert (first.version, first.health, first.unready) == (VERSION, "", "")
+    assert before_ms - 600_000 < first.started_ms <= before_ms
+    settings = json.loads(first.settings)
+    assert settings["store.flush"] == "async"
+    assert settings["store.data"] == str(server.data)
+    assert "hidden-secret" not in first.settings
+    assert not any(each.settings for each in others)
+    figures = [figure for each in (first, *others) for figure in each.figures]
+    values = {name: value for name, labels, value in figures if not labels}
+    assert values["penstock_log_bytes"] > 0
+    assert values["process_resident_memory_bytes"] > 1 << 20
+    flushes = [(labels["le"], value) for name, labels, value in figures if name == "penstock_delayed_late_seconds_bucket"]
+    assert [value for _, value in flushes] == sorted(value for _, value in flushes)
+    assert flushes[-1][0] == "+Inf"
+    assert len({(name, *sorted(labels.items())) for name, labels, _ in figures}) == len(figures)
+
+
+def test_who_reads_a_topic(server: PenstockServer) -> None:
+    filters = {"d-1": "line/+", "d-2": "#", "d-3": "line/1", "d-4": "other/#", "d-5": "$share/g/line/#"}
+    devices = {client_id: Device(server.port, client_id) for client_id in filters}
+    for client_id, device in devices.items():
+        assert device.connect(session_expiry_interval=300, clean_start=False).reason_code is ReasonCode.SUCCESS
+        device.subscribe(filters[client_id], 1)
+    devices["d-3"].close()
+
+    async def readers(operator: OperatorConnection) -> TopicReadersFound:
+        async with Client(socket_of(server), timeout_s=10) as sdk, sdk.subscribe("line/1", group="workers") as members:
+            waiting = asyncio.ensure_future(anext(aiter(members)))
+            await sdk.publish("line/1", b"x")
+            await waiting
+            while True:
+                found = await operator.ask(TopicReaders("line/1", 0), TopicReadersFound)
+                if TopicReader("d-3", "line/1", 1, False) in found.sessions:
+                    return found
+                await asyncio.sleep(0.05)
+
+    found = asked(server, readers)
+    assert {(each.client_id, each.topic_filter, each.online) for each in found.sessions} == {
+        *{("d-1", "line/+", True), ("d-2", "#", True), ("d-3", "line/1", False), ("d-5", "$share/g/line/#", True)}
+    }
+    assert sorted(found.groups) == [("g", "line/#"), ("workers", "line/1")]
+    assert found.next is None
+    assert asked(server, lambda operator: operator.ask(TopicReaders("$SYS/x", 0), TopicReadersFound)).sessions == []
+
+
+@pytest.mark.topologies("one process")
+def test_thousands_of_sessions_are_listed_by_several_at_once(server: PenstockServer) -> None:
+    for number in range(4_100):
+        device = Device(server.port, f"s-{number}")
+        device.connect(session_expiry_interval=300, clean_start=False)
+        if number % 1_000 == 0:
+            device.subscribe("many/+", 1)
+        device.close()
+
+    async def listed(operator: OperatorConnection) -> set[str]:
+        found: set[str] = set()
+        after: int | None = 0
+        while after is not None:
+            answer = await operator.ask(ListClients("", False, after), ClientsListed)
+            found.update(each.client_id for each in answer.clients)
+            after = answer.next
+        return found
+
+    async def readers(operator: OperatorConnection) -> set[str]:
+        found: set[str] = set()
+        after: int | None = 0
+        while after is not None:
+            answer = await operator.ask(TopicReaders("many/1", after), TopicReadersFound)
+            found.update(each.client_id for each in answer.sessions)
+            after = answer.next
+        return found
+
+    async def at_once(operator: OperatorConnection) -> list[set[str]]:
+        found = await asyncio.gather(listed(operator), readers(operator), listed(operator), readers(operator))
+        with pytest.raises(OperatorRefused, match="begin it anew"):
+            await operator.ask(TopicReaders("many/1", 1 << 50), TopicReadersFound)
+        return list(found)
+
+    some = {f"s-{number}" for number in range(0, 4_100, 1_000)}
+    everybody = {f"s-{number}" for number in range(4_100)}
+    assert asked(server, at_once) == [everybody, some, everybody, some]
