@@ -25,6 +25,7 @@ from penstock.console.store.errors import OperatorError
 from penstock.sdk.errors import ClientError
 
 NAVIGATION = (
+    ("/", "Overview"),
     ("/topics", "Topics"),
     ("/clients", "Clients"),
     ("/groups", "Groups"),

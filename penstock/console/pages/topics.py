@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from penstock.console.pages.rendering import PageVisit, page
-from penstock.console.views import topic_tree
+from penstock.console.api.topics import check_topic
 
 BRANCHES = 100
 
@@ -17,12 +17,22 @@ async def topics_page(visit: PageVisit) -> Response:
     prefix, text, after = visit.asked("prefix"), visit.asked("search", most=256), visit.asked("after")
     if prefix and not prefix.endswith("/"):
         prefix += "/"
+    check_topic(prefix, "prefix")
+    views = visit.console.topics
     if text:
-        found = await topic_tree.search(connection, text, after, BRANCHES)
+        rows, known, following = await views.search(connection, text, prefix, after, BRANCHES)
     else:
-        found = await topic_tree.level(connection, prefix, after, BRANCHES)
-    template = "topics_part.html" if visit.is_part else "topics.html"
-    return visit.show(template, found=found, prefix=prefix, search=text, crumbs=crumbs(prefix), is_first=not after)
+        rows, known, following = await views.tree(connection, prefix, after, BRANCHES)
+    return visit.show(
+        "topics_part.html" if visit.is_part else "topics.html",
+        rows=rows,
+        known=known,
+        after=following,
+        prefix=prefix,
+        search=text,
+        crumbs=crumbs(prefix),
+        is_first=not after,
+    )
 
 
 def crumbs(prefix: str) -> list[tuple[str, str]]:
