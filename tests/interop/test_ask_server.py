@@ -75,7 +75,9 @@ def test_the_server_itself(server: PenstockServer) -> None:
     values = {name: value for name, labels, value in figures if not labels}
     assert values["penstock_log_bytes"] > 0
     assert values["process_resident_memory_bytes"] > 1 << 20
-    flushes = [(labels["le"], value) for name, labels, value in figures if name == "penstock_delayed_late_seconds_bucket"]
+    flushes = [
+        (labels["le"], value) for name, labels, value in figures if name == "penstock_delayed_late_seconds_bucket"
+    ]
     assert [value for _, value in flushes] == sorted(value for _, value in flushes)
     assert flushes[-1][0] == "+Inf"
     assert len({(name, *sorted(labels.items())) for name, labels, _ in figures}) == len(figures)

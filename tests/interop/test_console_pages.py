@@ -8,14 +8,8 @@ from playwright.sync_api import expect
 
 from tests.conftest import SharedServers
 from tests.interop.programs import PahoClient
-from tests.support.console_browser import ConsoleBrowsers, ConsolePages, chromium, console_url
+from tests.support.console_browser import ConsoleBrowsers, ConsolePages, console_url
 from tests.support.server_process import PenstockServer
-
-
-@pytest.fixture(scope="module")
-def browsers() -> Iterator[ConsoleBrowsers]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
