@@ -20,8 +20,8 @@ from penstock.console.api.problems import problem_of
 from penstock.console.errors import Problem
 from penstock.console.pages import static_files
 from penstock.console.store.connections import OPEN
-from penstock.console.views.visible import KEPT_IN_LINES, visible
 from penstock.console.store.errors import OperatorError
+from penstock.console.views.visible import KEPT_IN_LINES, visible
 from penstock.sdk.errors import ClientError
 
 NAVIGATION = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from penstock.console.pages.rendering import PageVisit, page
 from penstock.console.api.topics import check_topic
+from penstock.console.pages.rendering import PageVisit, page
 
 BRANCHES = 100
 

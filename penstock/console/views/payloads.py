@@ -64,7 +64,7 @@ def text_of(payload: bytes) -> str | None:
 
 
 def json_of(payload: bytes) -> object | None:
-    """What the payload says as JSON, with numbers as JsonNumber; None: it is none, or is longer than MOST_JSON_BYTES."""
+    """What the payload says as JSON, with numbers as JsonNumber; None: it is none, or too long."""
     if not payload or len(payload) > MOST_JSON_BYTES:
         return None
     try:

@@ -18,7 +18,7 @@ PAGE_MESSAGES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class FieldSeries:
-    """Of each field a value, or None, at each of these times (Unix, ms). `read` of `messages` messages were looked at."""
+    """Of each field a value, or None, at each of these times (Unix, ms). `read` of `messages` were read."""
 
     times: list[int]
     values: list[list[float | None]]
