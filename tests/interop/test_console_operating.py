@@ -152,7 +152,7 @@ def test_what_devices_send_is_text_on_every_page(pages: ConsolePages, server: Pe
         page.close()
     page = pages.open(f"/topic?name={quote(topic)}")
     expect(page.locator("h1")).to_contain_text("⟨U+202E⟩")
-    rows = page.locator("li[id^=m] summary")
+    rows = page.locator("li[id^=m] > details > summary")
     for number in range(3):
         rows.nth(number).click()
         expect(page.locator(".payload-shown")).to_have_count(number + 1)
@@ -308,7 +308,7 @@ def test_pictures(browsers: ConsoleBrowsers, penstock_server: ServerFactory, tmp
         if name == "chart":
             expect(page.locator("figure.chart")).to_have_attribute("data-points", "120")
         if name == "topic":
-            page.locator("li[id^=m] summary").first.click()
+            page.locator("li[id^=m] > details > summary").first.click()
             expect(page.locator(".payload-shown")).to_be_visible()
         page.screenshot(path=folder / f"console-{name}.png")
         assert 10_000 < (folder / f"console-{name}.png").stat().st_size < 200_000

@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from penstock.console.access.admin import operator_for
 from penstock.console.errors import Problem
 from penstock.console.pages.rendering import PageVisit, page, size
-from penstock.console.views.overview import DISK_FREE, GROUP_LAG, Figures, Look, troubles
+from penstock.console.views.overview import DISK_FREE, GROUP_LAG, Figures, RateLook, troubles
 
 NOT_HERE = "not known: gateways are processes of their own, which tell it at their /metrics"
 NOTHING_YET = "not known: nothing was counted so far"
@@ -29,7 +29,7 @@ async def overview_page(visit: PageVisit) -> Response:
     return visit.show(template, server=figures.server, figures=shown, troubles=troubles(figures))
 
 
-def _shown(figures: Figures, look: Look) -> list[tuple[str, str, bool]]:
+def _shown(figures: Figures, look: RateLook) -> list[tuple[str, str, bool]]:
     """Title, text, and whether it is known."""
     lags = [lag for _, lag in figures.by(GROUP_LAG, "group")]
     readers = [lag for _, lag in figures.by("penstock_reader_lag_bytes", "reader")]

@@ -1,4 +1,4 @@
-"""What parts of the log hold, by samples that are spread evenly: records by kind, messages and bytes by client and topic."""
+"""What parts of the log hold, by samples that are spread evenly: records by kind, clients, topics."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def _piece(connection: StoreConnection, sample: LogSample, at: int, stop: 
     sample.read_bytes += len(data)
     clients, topics = connection.names.plain_client_id, connection.names.plain_topic
     for record in walk(data):
-        kind = RecordType(record[RECORD_TYPE]).name.lower().replace("_", " ")
+        kind = RecordType(int(record[RECORD_TYPE])).name.lower().replace("_", " ")
         sample.kinds[kind] += 1
         sample.first_ms = min(sample.first_ms or record[TIMESTAMP], record[TIMESTAMP])
         sample.last_ms = max(sample.last_ms, record[TIMESTAMP])

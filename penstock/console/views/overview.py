@@ -50,7 +50,7 @@ class Figures:
         return next(bound for bound, value in buckets if value >= quantile * buckets[-1][1])
 
 
-class Look(NamedTuple):
+class RateLook(NamedTuple):
     """Rates in messages a second at a time (Unix, ms); None: not known."""
 
     time_ms: int
@@ -68,7 +68,7 @@ class Overview:
     """Asks the server once for all who look within a second."""
 
     def __init__(self) -> None:
-        self.looks: deque[Look] = deque(maxlen=KEPT_LOOKS)
+        self.looks: deque[RateLook] = deque(maxlen=KEPT_LOOKS)
         self._rates = Rates()
         self._figures: Figures | None = None
         self._looked_s = 0.0
@@ -84,7 +84,7 @@ class Overview:
                 received, sent = (self._rate(name, now_s) for name in (RECEIVED, SENT))
                 if received is None:
                     received = self._rate(STORED, now_s)
-                self.looks.append(Look(round(time.time() * 1_000), received, sent))
+                self.looks.append(RateLook(round(time.time() * 1_000), received, sent))
             return self._figures
 
     def _rate(self, name: str, now_s: float) -> float | None:

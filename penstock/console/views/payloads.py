@@ -36,7 +36,7 @@ class JsonNumber(str):
 
 @dataclass(frozen=True, slots=True)
 class JsonNode:
-    """A value of JSON. `name`: its key or index; `text`: of a value without parts; `left_out`: parts that are not shown."""
+    """A value of JSON. `name`: its key or index; `text`: of a value without parts; `left_out`: parts not shown."""
 
     name: str
     kind: str  # object, array, string, number, word
