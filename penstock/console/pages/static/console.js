@@ -7,7 +7,7 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 // --- charts: <figure class="chart" data-chart="URL" data-every="MS">; the URL gives {times, series: [{label, unit, values}], note}
 
 function options(data, width) {
-  const axis = { stroke: color("--faint"), grid: { stroke: color("--line") }, ticks: { stroke: color("--line") } };
+  const axis = { stroke: color("--faint"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
   const lines = data.series.map((each, index) => ({
     label: each.label, stroke: color(`--series-${(index % 4) + 1}`), width: 2, spanGaps: false,
     points: { show: data.times.length < 60 },
