@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.store_process import StoreProcess
+
+if TYPE_CHECKING:
+    from tests.support.console_browser import ConsoleBrowsers
 
 ALONE = {"test_lookup.py", "test_storm.py"}
 """Nothing else is to run meanwhile: leases of 0.9 s that three gateways must not miss, and 10,000 clients that come at
@@ -45,3 +49,12 @@ def running(start_client_store: StartStore) -> StoreProcess:
 @pytest.fixture
 def url(running: StoreProcess) -> str:
     return running.url.replace("tcp://", "penstock://")
+
+
+@pytest.fixture(scope="module")
+def browsers() -> "Iterator[ConsoleBrowsers]":
+    """A headless Chromium for the console's pages."""
+    from tests.support.console_browser import chromium
+
+    with chromium() as found:
+        yield found

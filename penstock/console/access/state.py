@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from starlette.requests import HTTPConnection, Request
 
 from penstock.console.access.callers import Caller, Callers
+from penstock.console.views.overview import Overview
 
 if TYPE_CHECKING:
     from penstock.config.console_settings import ConsoleSettings
@@ -33,6 +34,7 @@ class ConsoleState:
     """Streams that are open (`open`), and that there were (`total`)."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the console ends: streams end."""
+    overview: Overview = field(default_factory=Overview)
     is_secure: bool = False
     """Whether browsers come by HTTPS, so that cookies are sent by it alone."""
 

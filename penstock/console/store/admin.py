@@ -21,8 +21,8 @@ class AdminRequests:
     def __init__(self, operator: OperatorConnection | None) -> None:
         self._operator = operator
 
-    async def ask(self, connection: StoreConnection, message: WireMessage, kind: type[M]) -> M:
-        """The answer to an admin's request. Raises Problem, or a ClientError."""
+    async def operator(self, connection: StoreConnection) -> OperatorConnection:
+        """The operator's connection, for a user who is an admin now. Raises Problem, or a ClientError."""
         rights = await connection.rights()
         if not rights.is_admin:
             raise Problem(
@@ -38,8 +38,13 @@ class AdminRequests:
                 "this console is not let in as an operator",
                 "give it the store's wire.operator_token (or wire.operator_token_file)",
             )
+        return self._operator
+
+    async def ask(self, connection: StoreConnection, message: WireMessage, kind: type[M]) -> M:
+        """The answer to an admin's request. Raises Problem, or a ClientError."""
+        operator = await self.operator(connection)
         try:
-            return await self._operator.ask(message, kind)
+            return await operator.ask(message, kind)
         except StoreTooOld as error:
             raise Problem(501, "store-too-old", str(error), "upgrade the store") from None
         except OperatorRefused as error:

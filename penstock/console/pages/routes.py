@@ -1,0 +1,21 @@
+"""All routes of the pages."""
+
+from penstock.console.pages import (
+    clients,
+    groups,
+    log,
+    message,
+    overview,
+    publish,
+    readers,
+    sign_in,
+    static_files,
+    topic,
+    topics,
+    waiting,
+)
+from penstock.console.pages.rendering import router as router
+
+PAGES = (clients, groups, log, message, overview, publish, readers, sign_in, topic, topics, waiting)
+
+router.add_route("/static/{name:path}", static_files.static_file, methods=["GET"], include_in_schema=False)

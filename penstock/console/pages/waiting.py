@@ -1,0 +1,65 @@
+"""What waits in the store: delayed messages, and retained ones."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from starlette.responses import Response
+
+from penstock.console.errors import Problem
+from penstock.console.pages.rendering import PageVisit, page
+from penstock.console.pages.topic import row
+from penstock.sdk.errors import NotFound
+from penstock.sdk.message import Message, Pending
+from store.wire import messages as wire
+
+ROWS = 50
+
+
+@page("/delayed")
+async def delayed_page(visit: PageVisit) -> Response:
+    """Delayed messages of a filter, those first that are due first."""
+    topic_filter = visit.asked("filter") or "#"
+    found: list[Pending] = []
+    async for pending in visit.caller.connection.delayed(topic_filter):
+        found.append(pending)
+        if len(found) > ROWS:
+            break
+    return visit.show("delayed.html", pending=found[:ROWS], more=len(found) > ROWS, topic_filter=topic_filter)
+
+
+@page("/delayed/cancel", ["POST"])
+async def cancel(visit: PageVisit) -> Response:
+    form = await visit.form()
+    numbers = form.get("at", ""), form.get("due", "")
+    if not all(text.isascii() and text.isdigit() and len(text) < 19 for text in numbers):
+        raise Problem(400, "bad-parameter", "no delayed message", "choose one on the page Delayed")
+    request = wire.CancelDelayed(int(numbers[0]), int(numbers[1]))
+    done, _ = await visit.caller.connection.request(request, wire.DelayedCancelled)
+    return visit.show("done.html", what="Cancelled" if done.was_pending else "Not in time: it is published", name="")
+
+
+@page("/retained")
+async def retained_page(visit: PageVisit) -> Response:
+    connection = visit.caller.connection
+    topic_filter, after = visit.asked("filter") or "#", visit.asked("after")
+    in_log = connection.names.topic(after) if after else ""
+    found, _ = await connection.request(
+        wire.Retained(connection.names.topic(topic_filter), in_log, ROWS), wire.RetainedFound
+    )
+    messages: list[Message] = []
+    for log_offset, _, _ in islice(found.messages, ROWS):
+        try:
+            messages.append(await connection.get(connection.place.message_id(log_offset)))
+        except NotFound:  # replaced meanwhile, and not kept any more
+            continue
+    goes_on = None if found.next is None else connection.names.plain_topic(found.next)
+    rows = [row(message) for message in messages]
+    return visit.show("retained.html", rows=rows, after=goes_on, topic_filter=topic_filter)
+
+
+@page("/retained/remove", ["POST"])
+async def remove(visit: PageVisit) -> Response:
+    topic = (await visit.form()).get("topic", "")
+    await visit.caller.connection.publish(topic, b"", retain=True)
+    return visit.show("done.html", what="Removed the retained message of", name=topic)

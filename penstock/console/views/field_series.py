@@ -1,0 +1,67 @@
+"""Numbers in the JSON of a topic's messages as series over time: all of them, or pieces that are spread evenly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.console.views.history import HistoryPages, HistorySpan
+from penstock.console.views.payloads import number_at
+from penstock.sdk.errors import NotFound, Unreadable
+from penstock.sdk.message import TIMESTAMP, Message
+from penstock.sdk.message_id import StorePlace
+
+MOST_MESSAGES = 10_000
+PIECES = 100
+PIECE_MESSAGES = 50
+PAGE_MESSAGES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSeries:
+    """Of each field a value, or None, at each of these times (Unix, ms). `read` of `messages` were read."""
+
+    times: list[int]
+    values: list[list[float | None]]
+    read: int
+    messages: int
+
+
+async def series(history: HistoryPages, place: StorePlace, span: HistorySpan, fields: list[str]) -> FieldSeries:
+    """Raises a ClientError."""
+    try:
+        first, end = await history.queue_offset(span, span.start), await history.queue_offset(span, span.stop)
+    except NotFound:
+        return FieldSeries([], [[] for _ in fields], 0, 0)
+    found = FieldSeries([], [[] for _ in fields], 0, max(0, end - first))
+    read = 0
+    for begin, until in _pieces(first, end):
+        page = await history.backward(span, until - begin, (until, begin))
+        read += len(page.messages)
+        for record, queue_offset in reversed(page.messages):
+            _add(found, record[TIMESTAMP], Message(record, queue_offset, place), fields)
+    return FieldSeries(found.times, found.values, read, found.messages)
+
+
+def _pieces(first: int, end: int) -> list[tuple[int, int]]:
+    """Which queue_offsets are read.
+
+    >>> _pieces(0, 2_500), len(_pieces(0, 1_000_000)), _pieces(7, 7)
+    ([(0, 1000), (1000, 2000), (2000, 2500)], 100, [])
+    """
+    number = end - first
+    if number <= MOST_MESSAGES:
+        return [(at, min(end, at + PAGE_MESSAGES)) for at in range(first, end, PAGE_MESSAGES)]
+    ends = (first + PIECE_MESSAGES + (number - PIECE_MESSAGES) * each // (PIECES - 1) for each in range(PIECES))
+    return [(until - PIECE_MESSAGES, until) for until in ends]
+
+
+def _add(found: FieldSeries, time_ms: int, message: Message, fields: list[str]) -> None:
+    try:
+        payload = message.payload
+    except Unreadable:
+        return
+    values = [number_at(payload, field) for field in fields]
+    if any(value is not None for value in values):
+        found.times.append(time_ms)
+        for column, value in zip(found.values, values, strict=True):
+            column.append(value)

@@ -1,0 +1,127 @@
+"""The server at a glance: figures of its process, rates between two looks, and what is wrong with the remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.console.store.operator import OperatorConnection
+from penstock.console.views.rates import Rates
+from store.wire.operator_messages import ServerShown, ShowServer
+
+KEPT_LOOKS = 900
+FRESH_S = 1.0
+RECEIVED, SENT, STORED = (
+    "penstock_messages_received_total",
+    "penstock_messages_sent_total",
+    "penstock_stored_messages_total",
+)
+GROUP_LAG, DISK_FREE = "penstock_group_lag", "penstock_disk_free_bytes"
+
+
+class Figures:
+    """Samples of one look, by name."""
+
+    def __init__(self, server: ServerShown, samples: list[tuple[str, dict[str, str], float]]) -> None:
+        self.server = server
+        self._by_name: dict[str, list[tuple[dict[str, str], float]]] = {}
+        for name, labels, value in samples:
+            self._by_name.setdefault(name, []).append((labels, value))
+
+    def total(self, name: str, **labels: str) -> float | None:
+        """The sum of a metric's samples with these labels; None: this process does not have the metric."""
+        samples = self._by_name.get(name)
+        if samples is None:
+            return None
+        return sum(value for found, value in samples if labels.items() <= found.items())
+
+    def by(self, name: str, label: str) -> list[tuple[str, float]]:
+        return [(labels.get(label, ""), value) for labels, value in self._by_name.get(name, ())]
+
+    def quantile_s(self, name: str, quantile: float) -> float | None:
+        """The upper bound of the bucket of a histogram, since the start; None: nothing was counted."""
+        found = self._by_name.get(f"{name}_bucket", ())
+        buckets = sorted((float(labels["le"]), value) for labels, value in found)
+        if not buckets or not buckets[-1][1]:
+            return None
+        return next(bound for bound, value in buckets if value >= quantile * buckets[-1][1])
+
+
+class RateLook(NamedTuple):
+    """Rates in messages a second at a time (Unix, ms); None: not known."""
+
+    time_ms: int
+    received: float | None
+    sent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    what: str
+    remedy: str
+
+
+class Overview:
+    """Asks the server once for all who look within a second."""
+
+    def __init__(self) -> None:
+        self.looks: deque[RateLook] = deque(maxlen=KEPT_LOOKS)
+        self._rates = Rates()
+        self._figures: Figures | None = None
+        self._looked_s = 0.0
+        self._lock = asyncio.Lock()
+
+    async def figures(self, operator: OperatorConnection) -> Figures:
+        """Raises an OperatorError."""
+        async with self._lock:
+            now_s = asyncio.get_running_loop().time()
+            if self._figures is None or now_s - self._looked_s >= FRESH_S:
+                self._figures = await _asked(operator)
+                self._looked_s = now_s
+                received, sent = (self._rate(name, now_s) for name in (RECEIVED, SENT))
+                if received is None:
+                    received = self._rate(STORED, now_s)
+                self.looks.append(RateLook(round(time.time() * 1_000), received, sent))
+            return self._figures
+
+    def _rate(self, name: str, now_s: float) -> float | None:
+        assert self._figures is not None
+        total = self._figures.total(name)
+        return None if total is None else self._rates.rate(name, total, now_s)
+
+
+async def _asked(operator: OperatorConnection) -> Figures:
+    first = shown = await operator.ask(ShowServer(0), ServerShown)
+    samples = list(shown.figures)
+    while shown.next is not None:
+        shown = await operator.ask(ShowServer(shown.next), ServerShown)
+        samples += shown.figures
+    return Figures(first, samples)
+
+
+def troubles(figures: Figures) -> list[Trouble]:
+    """What is wrong right now, with the remedy."""
+    server, found = figures.server, []
+    if server.unready:
+        found.append(
+            Trouble(server.unready, "no client should come here until this is over; see the log of the server")
+        )
+    if server.health:
+        found.append(Trouble(server.health, "see docs/operations.md, under what the health line says"))
+    if figures.total("penstock_link_connected") == 0:
+        found.append(
+            Trouble("the gateway is not connected to its store", "check that the store runs and can be reached")
+        )
+    damaged = figures.total("penstock_scrub_damaged_bytes")
+    if damaged:
+        found.append(
+            Trouble(f"{damaged:,.0f} bytes of the log are damaged", "run `penstock store repair` with a backup")
+        )
+    dead = {group: number for group, number in figures.by("penstock_group_consumers", "group") if not number}
+    for group, lag in figures.by(GROUP_LAG, "group"):
+        if lag and group in dead:
+            found.append(Trouble(f"group {group} has a lag of {lag:,.0f} messages and no consumer", "start a consumer"))
+    return found
