@@ -19,8 +19,8 @@ from gateway.settings import GatewaySettings
 from notify.events.urls import without_credentials
 from notify.settings import NotifySettings, WireSettings
 from penstock.config.audit_settings import AuditSettings
-from penstock.config.tracing_settings import TracingSettings
 from penstock.config.console_settings import ConsoleSettings
+from penstock.config.tracing_settings import TracingSettings
 from store.settings import StoreSettings
 
 

@@ -15,10 +15,10 @@ from penstock.console.api.streams import EVENTS, KEEP_ALIVE_S, NOT_BUFFERED, Bou
 from penstock.console.errors import Problem
 from penstock.console.pages.rendering import TEMPLATES, PageVisit, page, query
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
+from penstock.console.views.field_series import series
 from penstock.console.views.history import HistoryPages, HistorySpan
 from penstock.console.views.messages import MessageFields
 from penstock.console.views.payloads import numeric_fields, preview
-from penstock.console.views.field_series import series
 from penstock.sdk.errors import ClientError, NotFound, Unreadable
 from penstock.sdk.message import Message
 from penstock.sdk.positions import Position
