@@ -34,11 +34,14 @@ def _shown(figures: Figures, look: RateLook) -> list[tuple[str, str, bool]]:
     lags = [lag for _, lag in figures.by(GROUP_LAG, "group")]
     readers = [lag for _, lag in figures.by("penstock_reader_lag_bytes", "reader")]
     has_gateway = figures.total("penstock_messages_sent_total") is not None
-    online = figures.total("penstock_sessions", state="connected")
+    online = figures.total("penstock_connections")
     return [
         ("Messages in", *_rate(look.received, "", True)),
         ("Messages out", *_rate(look.sent, "", has_gateway)),
-        ("Connected clients", *_number(online if online is not None else figures.total("penstock_connections"))),
+        (
+            "Connected clients",
+            *_number(online if has_gateway else figures.total("penstock_sessions", state="connected")),
+        ),
         ("Acknowledged within, half", *_time(figures, "penstock_publish_acknowledged_seconds", 0.5)),
         ("Acknowledged within, 99 %", *_time(figures, "penstock_publish_acknowledged_seconds", 0.99)),
         ("Delivered within, half", *_time(figures, "penstock_delivery_seconds", 0.5)),

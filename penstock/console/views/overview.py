@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ RECEIVED, SENT, STORED = (
     "penstock_stored_messages_total",
 )
 GROUP_LAG, DISK_FREE = "penstock_group_lag", "penstock_disk_free_bytes"
+SEGMENTS_LEFT = 2
+"""With less room than this on its disk the log is full soon."""
 
 
 class Figures:
@@ -114,6 +117,14 @@ def troubles(figures: Figures) -> list[Trouble]:
     if figures.total("penstock_link_connected") == 0:
         found.append(
             Trouble("the gateway is not connected to its store", "check that the store runs and can be reached")
+        )
+    free, segment = figures.total(DISK_FREE), json.loads(server.settings)["store.segment_bytes"]
+    if free is not None and free < SEGMENTS_LEFT * segment:
+        found.append(
+            Trouble(
+                f"the disk of the log has {free / 1e9:,.1f} GB left, less than {SEGMENTS_LEFT} segments",
+                "set store.retention_bytes or store.retention_age_s, or enlarge the disk",
+            )
         )
     damaged = figures.total("penstock_scrub_damaged_bytes")
     if damaged:
