@@ -14,13 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from penstock.sdk import current_span
 from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
 from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.compression import Compression, chosen
 from penstock.sdk.credentials import ClientCredentials, Password
-from penstock.sdk.current_span import API as OPENTELEMETRY
-from penstock.sdk.current_span import current_headers, with_current_span
 from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
 from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, prefetch_of
@@ -246,7 +245,7 @@ class Client:
     @property
     def _plain_bytes(self) -> int:
         """Payloads up to this size are a message by themselves; -1 where each message names the current span."""
-        return -1 if current_headers() else self._compression.above_bytes
+        return -1 if current_span.current_headers() else self._compression.above_bytes
 
     @property
     def _batch_bytes(self) -> int:
@@ -270,8 +269,8 @@ class Client:
     def _message(
         self, topic: str, payload: bytes | str, options: PublishOptions, due_ms: int | None = None
     ) -> Outgoing:
-        if OPENTELEMETRY in sys.modules:
-            options = with_current_span(options)
+        if current_span.API in sys.modules:
+            options = current_span.with_current_span(options)
         in_log = self._names.topic(topic)
         left_by = b"" if due_ms is None else self._opened.left_by
         is_live_only, compression = self._is_live_only(in_log), self._compression

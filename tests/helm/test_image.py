@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from penstock.config.console_settings import ConsoleSettings
 from store.version import VERSION
 from tests.helm.chart import ROOT, Rendered, pod_of, ports_of
 from tests.helm.test_settings_given import compose_services
@@ -56,7 +57,9 @@ def test_the_image_starts_penstock_and_asks_for_its_health(minimal: Rendered) ->
     assert last["ENTRYPOINT"] == '["python", "-P", "-m", "penstock.container"]'
     assert importlib.util.find_spec("penstock.container") is not None
     ports = ports_of(minimal.container("store")) | ports_of(minimal.container("gateway"))
-    assert {int(port) for port in last["EXPOSE"].split()} == set(ports.values())
+    # The chart has stores and gateways apart, without the console of `penstock serve`.
+    console = int(ConsoleSettings().listen.rpartition(":")[2])
+    assert {int(port) for port in last["EXPOSE"].split()} == {*ports.values(), console}
     assert "/healthz" in last["HEALTHCHECK"]
     address = last["ENV"].removeprefix("PENSTOCK_ADMIN=")
     assert address in last["HEALTHCHECK"]

@@ -41,6 +41,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
         case inspect.ListType():
             longest = min(kind.max_length or 5, 5)
             return st.lists(values(kind.item_type), min_size=kind.min_length or 0, max_size=longest)
+        case inspect.DictType():
+            return st.dictionaries(values(kind.key_type), values(kind.value_type), max_size=3)
         case inspect.VarTupleType():
             return st.lists(values(kind.item_type), max_size=5).map(tuple)
         case inspect.TupleType():
