@@ -26,6 +26,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
     match kind:
         case inspect.IntType():
             return st.integers(kind.ge, kind.le)
+        case inspect.FloatType():
+            return st.floats(allow_nan=False)
         case inspect.StrType(pattern=str()):  # the only one there is: a group's name
             return st.text(st.characters(codec="utf-8", exclude_characters="/+#\0"), min_size=1, max_size=12)
         case inspect.StrType():
