@@ -188,7 +188,7 @@ def test_broken_streams_end_in_a_wire_error(samples: Samples, peer: Role) -> Non
     for _ in range(FUZZED):
         data = mutated(rng, b"".join(rng.choices(samples.of[peer], k=rng.randrange(1, 4))))
         frames = received(rng, data, peer, whole=True)
-        assert received(rng, data, peer, whole=False) == frames
+        assert repr(received(rng, data, peer, whole=False)) == repr(frames)  # a figure may be no number, like no other
         good += bool(frames)
     assert FUZZED // 20 < good < FUZZED * 19 // 20
 
