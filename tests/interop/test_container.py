@@ -127,7 +127,8 @@ def test_it_listens_on_all_addresses_unless_one_is_set(data: Path, tmp_path: Pat
     serve = ["serve", "--data", str(data)]
     arguments, environment = prepared(serve, {"A": "b"})
     assert arguments == [*serve, "--listen", "mqtt://0.0.0.0:1883"]
-    assert environment == {"A": "b", "PENSTOCK_AUTH__PASSWORD_FILE": str(data / "passwords")}
+    of_users = {"PENSTOCK_AUTH__PASSWORD_FILE": str(data / "passwords")}
+    assert environment == {"A": "b", **of_users, "PENSTOCK_CONSOLE__LISTEN": "0.0.0.0:8080"}
     config = tmp_path / "penstock.toml"
     config.write_text('[gateway]\nlisten = ["mqtt://127.0.0.1:1883"]\n')
     for given, variables in (
