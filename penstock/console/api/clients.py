@@ -48,7 +48,7 @@ class SubscriptionModel(BaseModel):
     qos: int
 
 
-class ClientDetails(ClientModel):
+class ShownClientModel(ClientModel):
     subscribed: list[SubscriptionModel] = Field(description="Up to 1,000 of them.")
     has_will: bool
     acked_log_offset: int
@@ -102,12 +102,12 @@ async def clients(
 
 
 @router.get("/clients/{client_id:path}", summary="One client and its session")
-async def client(request: Request, caller: Asking, client_id: str) -> ClientDetails:
+async def client(request: Request, caller: Asking, client_id: str) -> ShownClientModel:
     wanted = of_operator.ShowClient(checked_name(client_id))
     found = await console_of(request).admin.ask(caller.connection, wanted, of_operator.ClientShown)
     if found.client is None:
         raise no_such("client", client_id)
-    return ClientDetails(
+    return ShownClientModel(
         **_client(found.client).model_dump(),
         subscribed=[SubscriptionModel(topic_filter=name, qos=qos) for name, qos in found.subscriptions],
         has_will=found.has_will,
