@@ -49,7 +49,7 @@ async def paused_groups(connection: StoreConnection, name: str = "") -> set[Grou
 
 
 async def pause_group(connection: StoreConnection, name: str, topic_filter: str, paused: bool) -> int:
-    """Have a group deal nothing more, or go on; it may be so already. Returns the queue_offset before which all is done.
+    """Have a group deal nothing more, or go on. Returns the queue_offset before which all is done with.
 
     Raises Problem, or a ClientError.
     """
