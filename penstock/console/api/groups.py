@@ -1,21 +1,23 @@
-"""Consumer groups: what they lag behind, who consumes, and where they go on."""
+"""Consumer groups: what they lag behind, who consumes, where they go on, and whether they are paused."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, Field
 
 from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of
 from penstock.console.api.clients import no_such
 from penstock.console.store.connection import StoreConnection
+from penstock.console.store.groups import GroupKey, listed_groups, pause_group, paused_groups
 from store.wire import group_messages as of_group
 
 router = APIRouter(tags=["groups"])
 Asking = Annotated[Caller, Depends(caller_of)]
+GroupNamed = Annotated[str, Path(min_length=1, max_length=255)]
 FilterOf = Annotated[str, Query(alias="filter", min_length=1, max_length=2_048, description="The group's filter.")]
 
 
@@ -38,6 +40,7 @@ class GroupModel(BaseModel):
     retries: int = Field(description="Messages that wait to be handed out again.")
     dead_letters: int = Field(description="Since it was made.")
     consumers: int
+    paused: bool = Field(description="It hands out nothing; what consumers hold stays theirs.")
     some_consumers: list[ConsumerModel]
     settings: dict[str, Any]
 
@@ -54,17 +57,23 @@ class GroupMoved(BaseModel):
     queue_offset: int = Field(description="Where it goes on.")
 
 
+class GroupPaused(BaseModel):
+    paused: bool
+    queue_offset: int = Field(description="All before it is done with.")
+
+
 @router.get("/groups", summary="Consumer groups")
 async def groups(
     caller: Asking, name: Annotated[str, Query(max_length=255, description="Those of this name; empty: all.")] = ""
 ) -> GroupsModel:
     """Those whose messages the user may subscribe to."""
-    found = await _listed(caller.connection, name)
-    return GroupsModel(groups=[_model(caller.connection, each) for each in found])
+    connection = caller.connection
+    found, paused = await listed_groups(connection, name), await paused_groups(connection, name)
+    return GroupsModel(groups=[_model(connection, each, paused) for each in found])
 
 
 @router.post("/groups/{group}/move", summary="Have a group go on elsewhere")
-async def move(caller: Asking, group: str, topic_filter: FilterOf, wanted: GroupMove) -> GroupMoved:
+async def move(caller: Asking, group: GroupNamed, topic_filter: FilterOf, wanted: GroupMove) -> GroupMoved:
     """Its consumers lose the messages that they hold."""
     names = caller.connection.names
     to = "latest" if wanted.to == "now" else wanted.to
@@ -74,42 +83,44 @@ async def move(caller: Asking, group: str, topic_filter: FilterOf, wanted: Group
     return GroupMoved(queue_offset=done.queue_offset)
 
 
+@router.post("/groups/{group}/pause", summary="Have a group hand out nothing")
+async def pause(caller: Asking, group: GroupNamed, topic_filter: FilterOf) -> GroupPaused:
+    """Its lag grows. What its consumers hold stays theirs, and counts when it is settled. It holds across restarts."""
+    return await _paused(caller.connection, group, topic_filter, paused=True)
+
+
+@router.post("/groups/{group}/resume", summary="Have a paused group hand out messages again")
+async def resume(caller: Asking, group: GroupNamed, topic_filter: FilterOf) -> GroupPaused:
+    return await _paused(caller.connection, group, topic_filter, paused=False)
+
+
+async def _paused(connection: StoreConnection, group: str, topic_filter: str, paused: bool) -> GroupPaused:
+    await _the_one(connection, group, topic_filter)
+    return GroupPaused(paused=paused, queue_offset=await pause_group(connection, group, topic_filter, paused))
+
+
 @router.delete("/groups/{group}", summary="Forget a group that has no consumers", status_code=204)
-async def drop(caller: Asking, group: str, topic_filter: FilterOf) -> None:
+async def drop(caller: Asking, group: GroupNamed, topic_filter: FilterOf) -> None:
     names = caller.connection.names
     await _the_one(caller.connection, group, topic_filter)
     message = of_group.GroupDrop(names.group(group), names.topic(topic_filter))
     await caller.connection.request(message, of_group.GroupDone)
 
 
-async def _listed(connection: StoreConnection, name: str) -> list[of_group.GroupInfo]:
-    found: list[of_group.GroupInfo] = []
-    more, skip = True, 0
-    names = connection.names
-    while more:
-        request = of_group.GroupList(names.group(name) if name else "", skip)
-        answer, _ = await connection.request(request, of_group.GroupsListed)
-        skip += len(answer.groups)
-        filters = [names.plain_topic(each.topic_filter) for each in answer.groups]
-        permitted = await connection.permitted("subscribe", filters) if filters else []
-        found += [each for each, is_seen in zip(answer.groups, permitted, strict=True) if is_seen]
-        more = answer.more and bool(answer.groups)
-    return found
-
-
 async def _the_one(connection: StoreConnection, group: str, topic_filter: str) -> None:
     """Raises Problem if there is no such group."""
     in_log = connection.names.topic(topic_filter)
-    if not any(each.topic_filter == in_log for each in await _listed(connection, group)):
+    if not any(each.topic_filter == in_log for each in await listed_groups(connection, group)):
         raise no_such(f"group over {topic_filter[:200]!r} called", group)
 
 
-def _model(connection: StoreConnection, found: of_group.GroupInfo) -> GroupModel:
+def _model(connection: StoreConnection, found: of_group.GroupInfo, paused: set[GroupKey]) -> GroupModel:
     fields: dict[str, Any] = msgspec.to_builtins({name: getattr(found, name) for name in _SHOWN})
     return GroupModel(
         group=connection.names.plain_group(found.group),
         topic_filter=connection.names.plain_topic(found.topic_filter),
         settings=msgspec.structs.asdict(found.settings),
+        paused=(found.group, found.topic_filter) in paused,
         some_consumers=[ConsumerModel(**msgspec.structs.asdict(each)) for each in found.some],
         **fields,
     )

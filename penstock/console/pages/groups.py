@@ -1,4 +1,4 @@
-"""Consumer groups: lag, consumers, and moving or dropping one. The store judges each user."""
+"""Consumer groups: lag, consumers, and pausing, moving or dropping one. The store judges each user."""
 
 from __future__ import annotations
 
@@ -6,32 +6,37 @@ from starlette.responses import Response
 
 from penstock.console.errors import Problem
 from penstock.console.pages.rendering import PageVisit, page
+from penstock.console.store.groups import pause_group, paused_groups, seen_groups
 from store.wire.group_messages import GroupDone, GroupDrop, GroupInfo, GroupList, GroupReset, GroupsListed
 
+MOST_NAME = 255
 MOST_PLACE = 64
 
 
 @page("/groups")
 async def groups_page(visit: PageVisit) -> Response:
     """`skip`: how many groups to leave out."""
-    skip = visit.number("skip", 0)
-    found, _ = await visit.caller.connection.request(GroupList("", skip), GroupsListed)
+    skip, connection = visit.number("skip", 0), visit.caller.connection
+    found, _ = await connection.request(GroupList("", skip), GroupsListed)
     after = skip + len(found.groups) if found.more else None
-    return visit.show("groups.html", groups=found.groups, after=after, names=visit.caller.connection.names)
+    groups, paused = await seen_groups(connection, found.groups), await paused_groups(connection)
+    return visit.show("groups.html", groups=groups, paused=paused, after=after, names=connection.names)
 
 
 @page("/group")
 async def group_page(visit: PageVisit) -> Response:
-    group = await _group(visit, visit.asked("name"), visit.asked("filter"))
-    return visit.show("group.html", group=group, names=visit.caller.connection.names)
+    name, connection = visit.asked("name"), visit.caller.connection
+    group = await _group(visit, name, visit.asked("filter"))
+    is_paused = (group.group, group.topic_filter) in await paused_groups(connection, name)
+    return visit.show("group.html", group=group, is_paused=is_paused, names=connection.names)
 
 
 async def _group(visit: PageVisit, name: str, topic_filter: str) -> GroupInfo:
     """Raises Problem."""
-    connection, skip, more = visit.caller.connection, 0, bool(name)
+    connection, skip, more = visit.caller.connection, 0, 0 < len(name) <= MOST_NAME
     while more:
         found, _ = await connection.request(GroupList(connection.names.group(name), skip), GroupsListed)
-        for group in found.groups:
+        for group in await seen_groups(connection, found.groups):
             if group.topic_filter == connection.names.topic(topic_filter):
                 return group
         skip, more = skip + len(found.groups), found.more and bool(found.groups)
@@ -49,6 +54,25 @@ async def move(visit: PageVisit) -> Response:
     request = GroupReset(connection.names.group(name), connection.names.topic(topic_filter), to.removeprefix("@"))
     done, _ = await connection.request(request, GroupDone)
     return visit.show("done.html", what=f"Moved to message {done.queue_offset}", name=name)
+
+
+@page("/group/pause", ["POST"])
+async def pause(visit: PageVisit) -> Response:
+    return await _paused(visit, True)
+
+
+@page("/group/resume", ["POST"])
+async def resume(visit: PageVisit) -> Response:
+    return await _paused(visit, False)
+
+
+async def _paused(visit: PageVisit, paused: bool) -> Response:
+    form = await visit.form()
+    name, topic_filter = form.get("name", ""), form.get("filter", "")
+    await _group(visit, name, topic_filter)
+    done = await pause_group(visit.caller.connection, name, topic_filter, paused)
+    what = f"{'Paused' if paused else 'Resumed'} at message {done}"
+    return visit.show("group_pause.html", what=what, name=name, topic_filter=topic_filter, is_paused=paused)
 
 
 @page("/group/drop", ["POST"])
