@@ -75,7 +75,9 @@ def test_the_overview_shows_rates_and_draws_them(pages: ConsolePages, server: Pe
     expect(rate).to_have_text(re.compile(r"^[\d,.]*[1-9][\d,.]*/s$"))
     expect(page.get_by_text("Nothing is wrong.")).to_be_visible()
     expect(page.locator(".figures")).to_contain_text("Acknowledged within, 99 %")
-    expect(page.locator(".figures > div", has_text="Connected clients").locator("dd")).to_have_text("1")
+    expect(page.locator(".figures > div", has_text="Connected clients").locator("dd")).to_have_text(
+        re.compile("^[1-9]")
+    )
     pages.check()
 
 
