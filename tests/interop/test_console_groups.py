@@ -14,9 +14,9 @@ from playwright.sync_api import expect
 from penstock.sync import Client
 from tests.conftest import ServerFactory
 from tests.interop.programs import TIMEOUT_S
-from tests.interop.test_console_process import ANYWHERE, basic, console_url, passwords
+from tests.interop.test_console_process import ANYWHERE, basic, passwords
 from tests.support.console_browser import ConsoleBrowsers, ConsolePages
-from tests.support.console_process import WebClient
+from tests.support.console_process import WebClient, console_url
 from tests.support.server_process import PenstockServer
 from tests.support.stores import wait_until
 

@@ -14,7 +14,8 @@ from playwright.sync_api import Page, expect
 
 from tests.conftest import ServerFactory, SharedServers
 from tests.interop.programs import PahoClient
-from tests.support.console_browser import ConsoleBrowsers, ConsolePages, axe_script, console_url
+from tests.support.console_browser import ConsoleBrowsers, ConsolePages, axe_script
+from tests.support.console_process import console_url
 from tests.support.server_process import PenstockServer
 
 CONSOLE = {"console.enabled": True, "console.listen": "127.0.0.1:0"}

@@ -8,7 +8,8 @@ from playwright.sync_api import expect
 
 from tests.conftest import SharedServers
 from tests.interop.programs import PahoClient
-from tests.support.console_browser import ConsoleBrowsers, ConsolePages, console_url
+from tests.support.console_browser import ConsoleBrowsers, ConsolePages
+from tests.support.console_process import console_url
 from tests.support.server_process import PenstockServer
 
 

@@ -18,17 +18,11 @@ import pytest
 from tests.conftest import ServerFactory
 from tests.interop.conftest import StartStore
 from tests.interop.programs import TIMEOUT_S, run
-from tests.support.console_process import ConsoleProcess, WebClient
+from tests.support.console_process import ConsoleProcess, WebClient, console_url
 from tests.support.server_process import ROOT, PenstockServer
 from tests.support.stores import wait_until
 
 ANYWHERE = {"console.listen": "127.0.0.1:0"}
-
-
-def console_url(server: PenstockServer) -> str:
-    """The address that a server says last for its console."""
-    wait_until(lambda: "\nconsole http" in server.log_text(), TIMEOUT_S)
-    return str(re.findall(r"^console (\S+)\n", server.log_text(), re.MULTILINE)[-1])
 
 
 def console_of(server: PenstockServer) -> psutil.Process:
@@ -68,7 +62,7 @@ def test_it_is_started_again_when_it_dies(penstock_server: ServerFactory) -> Non
     console_url(server)
     first = console_of(server)
     first.kill()
-    wait_until(lambda: server.log_text().count("\nconsole http") == 2, TIMEOUT_S)
+    wait_until(lambda: len(re.findall(r"^console http\S+\n", server.log_text(), re.MULTILINE)) == 2, TIMEOUT_S)
     assert console_of(server).pid != first.pid
     assert WebClient(console_url(server)).get("/api/docs").status == 200
     assert "console ended with -9: starting it again" in server.log_text()

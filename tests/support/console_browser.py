@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,23 +11,10 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Playwright, Request, sync_playwright
 
-from tests.support.server_process import START_TIMEOUT_S, PenstockServer
-
 TIMEOUT_MS = 20_000
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 EXPECTED = "Failed to load resource: the server responded with a status of 4"
 """Chromium's line for an answer that refuses; a test that asks for one says how many."""
-
-
-def console_url(server: PenstockServer) -> str:
-    """Where the console of a server says that it listens."""
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        found = re.findall(r"console (https?://\S+)", server.log_text())
-        if found:
-            return str(found[-1])
-        time.sleep(0.05)
-    raise AssertionError(f"no line `console http://...` in {START_TIMEOUT_S} s:\n{server.log_text()}")
 
 
 @dataclass

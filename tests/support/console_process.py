@@ -13,9 +13,23 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from loadtest.chaos.part import Part
+from tests.support.server_process import START_TIMEOUT_S, PenstockServer
+from tests.support.stores import wait_until
 
 TIMEOUT_S = 30
 API = "/api/v1"
+
+
+def console_url(server: PenstockServer) -> str:
+    """The address that a server says last for its console."""
+    lines: list[str] = []
+
+    def is_said() -> bool:
+        lines[:] = re.findall(r"^console (https?://\S+)\n", server.log_text(), re.MULTILINE)
+        return bool(lines)
+
+    wait_until(is_said, START_TIMEOUT_S)
+    return lines[-1]
 
 
 @dataclass(frozen=True)

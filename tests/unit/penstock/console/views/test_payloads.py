@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.console.views import payloads
+from penstock.console.views.json_numbers import number_at, path_of
 from penstock.console.views.payloads import PayloadForm
 from penstock.console.views.visible import visible
 
@@ -26,10 +27,11 @@ def test_numbers_are_shown_as_they_were_written() -> None:
 def test_numbers_have_pointers() -> None:
     payload = b'{"a/b": {"~": [true, 2.5]}, "s": "3", "n": null, "big": 1e999}'
     assert payloads.numeric_fields(payload) == ["/a~1b/~0/1"]
-    assert payloads.number_at(payload, "/a~1b/~0/1") == 2.5
-    assert payloads.number_at(payload, "/s") is None
+    assert number_at(payload, path_of("/a~1b/~0/1")) == 2.5
+    assert number_at(payload, path_of("/s")) is None
+    assert number_at(payload, path_of("/a~1b/~0/-1")) is None
     assert payloads.numeric_fields(b"21.5") == [""]
-    assert payloads.number_at(b"21.5", "") == 21.5
+    assert number_at(b"21.5", path_of("")) == 21.5
 
 
 @pytest.mark.parametrize("payload", [b"[" * 100_000, b"[" * 900 + b"]" * 900, b'{"a":' * 50_000, b"[1," * 300_000])
