@@ -14,8 +14,8 @@ from penstock.console.api.problems import problem_of
 from penstock.console.api.streams import EVENTS, KEEP_ALIVE_S, NOT_BUFFERED, BoundedStream, open_stream
 from penstock.console.errors import Problem
 from penstock.console.pages.rendering import TEMPLATES, PageVisit, page, query
+from penstock.console.views.chart_values import chart_values
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
-from penstock.console.views.field_series import series
 from penstock.console.views.history import HistoryPages, HistorySpan
 from penstock.console.views.messages import MessageFields
 from penstock.console.views.payloads import numeric_fields, preview
@@ -218,7 +218,7 @@ async def chart(visit: PageVisit) -> Response:
     start, stop = visit.asked("start", "earliest", MOST_TIME), visit.asked("stop", "now", MOST_TIME)
     span = HistorySpan(name, time_of(start), time_of(stop))
     try:
-        found = await series(HistoryPages(connection), connection.place, span, fields)
+        found = await chart_values(HistoryPages(connection), connection.place, span, fields)
     except NotFound as error:
         raise Problem(404, "no-such-topic", str(error), "choose one on the page Topics") from None
     note = f"{len(found.times)} points of {found.messages} messages"

@@ -153,29 +153,10 @@ def numeric_fields(payload: bytes) -> list[str]:
 
 def _pointers(value: object, at: str, depth: int) -> Iterator[str]:
     if isinstance(value, JsonNumber):
-        if _finite(value) is not None:
+        if math.isfinite(float(value)):
             yield at
     elif isinstance(value, dict | list) and depth < MOST_DEPTH:
         items = value.items() if isinstance(value, dict) else enumerate(value[:MOST_FIELDS])
         for key, each in items:
             escaped = str(key).replace("~", "~0").replace("/", "~1")
             yield from _pointers(each, f"{at}/{escaped}", depth + 1)
-
-
-def number_at(payload: bytes, pointer: str) -> float | None:
-    """The number that a JSON pointer names; None: there is none."""
-    value: object = json_of(payload)
-    for step in pointer.split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict):
-            value = value.get(name)
-        elif isinstance(value, list) and name.isascii() and name.isdigit() and int(name[:9]) < len(value):
-            value = value[int(name[:9])]
-        else:
-            return None
-    return _finite(value) if isinstance(value, JsonNumber) else None
-
-
-def _finite(literal: str) -> float | None:
-    number = float(literal)
-    return number if math.isfinite(number) else None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-import msgspec
 from msgspec import Struct
 
 from penstock.console.store.connection import StoreConnection
+from penstock.console.views.json_numbers import number_at
 from penstock.console.views.messages import rfc3339
 from penstock.sdk.errors import Unreadable
 from penstock.sdk.positions import Position
@@ -58,22 +57,6 @@ def step_ms_of(text: str) -> int:
     if not 0 < step_ms <= LONGEST_STEP_MS:
         raise ValueError(f"{text!r} is no step; write it as 500ms, 10s, 1m, 2h or 1d")
     return step_ms
-
-
-def number_at(payload: bytes, path: Iterable[str]) -> float | None:
-    """The number at a path of a JSON text; of a list, a part of the path is an index. None if there is none.
-
-    >>> number_at(b'{"a": [{"b": 2}]}', ["a", "0", "b"]), number_at(b"21.5", [])
-    (2.0, 21.5)
-    """
-    try:
-        found = msgspec.json.decode(payload)
-        for name in path:
-            found = found[int(name)] if isinstance(found, list) else found[name]
-        value = float(found) if not isinstance(found, bool | str) else math.nan
-    except (msgspec.DecodeError, RecursionError, LookupError, TypeError, ValueError, OverflowError):
-        return None
-    return value if math.isfinite(value) else None
 
 
 class _Steps:

@@ -1,11 +1,14 @@
-"""Numbers in the JSON of a topic's messages as series over time: all of them, or pieces that are spread evenly."""
+"""Numbers in the JSON of a topic's messages for a chart: all of them, or pieces that are spread evenly over the range.
+
+`series` reads all of a range and gives means of steps; this reads at most 10,000 messages of any range.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from penstock.console.views.history import HistoryPages, HistorySpan
-from penstock.console.views.payloads import number_at
+from penstock.console.views.json_numbers import number_at, path_of
 from penstock.sdk.errors import NotFound, Unreadable
 from penstock.sdk.message import TIMESTAMP, Message
 from penstock.sdk.message_id import StorePlace
@@ -26,19 +29,20 @@ class FieldSeries:
     messages: int
 
 
-async def series(history: HistoryPages, place: StorePlace, span: HistorySpan, fields: list[str]) -> FieldSeries:
+async def chart_values(history: HistoryPages, place: StorePlace, span: HistorySpan, fields: list[str]) -> FieldSeries:
     """Raises a ClientError."""
     try:
         first, end = await history.queue_offset(span, span.start), await history.queue_offset(span, span.stop)
     except NotFound:
         return FieldSeries([], [[] for _ in fields], 0, 0)
     found = FieldSeries([], [[] for _ in fields], 0, max(0, end - first))
+    paths = [path_of(field) for field in fields]
     read = 0
     for begin, until in _pieces(first, end):
         page = await history.backward(span, until - begin, (until, begin))
         read += len(page.messages)
         for record, queue_offset in reversed(page.messages):
-            _add(found, record[TIMESTAMP], Message(record, queue_offset, place), fields)
+            _add(found, record[TIMESTAMP], Message(record, queue_offset, place), paths)
     return FieldSeries(found.times, found.values, read, found.messages)
 
 
@@ -55,12 +59,12 @@ def _pieces(first: int, end: int) -> list[tuple[int, int]]:
     return [(until - PIECE_MESSAGES, until) for until in ends]
 
 
-def _add(found: FieldSeries, time_ms: int, message: Message, fields: list[str]) -> None:
+def _add(found: FieldSeries, time_ms: int, message: Message, paths: list[list[str]]) -> None:
     try:
         payload = message.payload
     except Unreadable:
         return
-    values = [number_at(payload, field) for field in fields]
+    values = [number_at(payload, path) for path in paths]
     if any(value is not None for value in values):
         found.times.append(time_ms)
         for column, value in zip(found.values, values, strict=True):
