@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from penstock.console.errors import Problem
@@ -10,7 +12,7 @@ from penstock.console.store.connection import StoreConnection
 from penstock.console.store.errors import OperatorError, OperatorRefused, StoreTooOld
 from penstock.console.store.operator import OperatorConnection
 from store.wire.base import WireMessage
-from store.wire.operator_messages import Sample, ServerShown, ShowServer
+from store.wire.operator_messages import Sample, ServerShown
 
 M = TypeVar("M", bound=WireMessage)
 
@@ -43,21 +45,25 @@ class AdminRequests:
     async def ask(self, connection: StoreConnection, message: WireMessage, kind: type[M]) -> M:
         """The answer to an admin's request. Raises Problem, or a ClientError."""
         operator = await self.operator(connection)
-        try:
+        with _problems():
             return await operator.ask(message, kind)
-        except StoreTooOld as error:
-            raise Problem(501, "store-too-old", str(error), "upgrade the store") from None
-        except OperatorRefused as error:
-            raise Problem(400, error.code.replace("_", "-"), str(error), "see /api/docs") from None
-        except OperatorError as error:
-            raise Problem(503, "store-away", str(error), "ask again in a moment", {"Retry-After": "1"}) from None
 
     async def server(self, connection: StoreConnection) -> tuple[ServerShown, dict[str, Any], list[Sample]]:
         """The server, its settings in force, and all of its figures. Raises Problem, or a ClientError."""
-        first = await self.ask(connection, ShowServer(0), ServerShown)
-        figures, following = list(first.figures), first.next
-        while following is not None:
-            more = await self.ask(connection, ShowServer(following), ServerShown)
-            figures += more.figures
-            following = more.next
-        return first, json.loads(first.settings), figures
+        operator = await self.operator(connection)
+        with _problems():
+            shown, figures = await operator.server()
+        return shown, json.loads(shown.settings), figures
+
+
+@contextmanager
+def _problems() -> Iterator[None]:
+    """The operator's errors as problems."""
+    try:
+        yield
+    except StoreTooOld as error:
+        raise Problem(501, "store-too-old", str(error), "upgrade the store") from None
+    except OperatorRefused as error:
+        raise Problem(400, error.code.replace("_", "-"), str(error), "see /api/docs") from None
+    except OperatorError as error:
+        raise Problem(503, "store-away", str(error), "ask again in a moment", {"Retry-After": "1"}) from None

@@ -30,7 +30,15 @@ from store.wire.frames import Frame
 from store.wire.group_messages import GroupPause, PausedGroups
 from store.wire.handshake import DEAD_LETTERS_VERSION, DESCRIBING_VERSION, PAUSING_VERSION, RIGHTS_VERSION, VERSIONS
 from store.wire.messages import Hello, Role, Welcome
-from store.wire.operator_messages import DeadLetters, DescribeClient, SettleDeadLetter, ShowServer, TopicReaders
+from store.wire.operator_messages import (
+    DeadLetters,
+    DescribeClient,
+    Sample,
+    ServerShown,
+    SettleDeadLetter,
+    ShowServer,
+    TopicReaders,
+)
 
 log = logging.getLogger("penstock.console")
 
@@ -119,6 +127,15 @@ class OperatorConnection:
 
         requests.ask(message, answered)
         return requests.rules.errors.checked(await future, kind)
+
+    async def server(self) -> tuple[ServerShown, list[Sample]]:
+        """What the server says of itself, and all of its figures. Raises as ask()."""
+        first = shown = await self.ask(ShowServer(0), ServerShown)
+        figures = list(first.figures)
+        while shown.next is not None:
+            shown = await self.ask(ShowServer(shown.next), ServerShown)
+            figures += shown.figures
+        return first, figures
 
     async def _first_welcome(self) -> None:
         """Until then it is not known what the store can be asked."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.console.store.operator import OperatorConnection
 from penstock.console.views.rates import Rates
-from store.wire.operator_messages import ServerShown, ShowServer
+from store.wire.operator_messages import ServerShown
 
 KEPT_LOOKS = 900
 FRESH_S = 1.0
@@ -82,7 +82,7 @@ class Overview:
         async with self._lock:
             now_s = asyncio.get_running_loop().time()
             if self._figures is None or now_s - self._looked_s >= FRESH_S:
-                self._figures = await _asked(operator)
+                self._figures = Figures(*await operator.server())
                 self._looked_s = now_s
                 received, sent = (self._rate(name, now_s) for name in (RECEIVED, SENT))
                 if received is None:
@@ -94,15 +94,6 @@ class Overview:
         assert self._figures is not None
         total = self._figures.total(name)
         return None if total is None else self._rates.rate(name, total, now_s)
-
-
-async def _asked(operator: OperatorConnection) -> Figures:
-    first = shown = await operator.ask(ShowServer(0), ServerShown)
-    samples = list(shown.figures)
-    while shown.next is not None:
-        shown = await operator.ask(ShowServer(shown.next), ServerShown)
-        samples += shown.figures
-    return Figures(first, samples)
 
 
 def troubles(figures: Figures) -> list[Trouble]:
