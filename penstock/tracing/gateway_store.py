@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from opentelemetry.trace import Span
@@ -77,6 +78,19 @@ class GatewaySpans:
         made = changed(data, [(message, context_of(span)) for message, span in zip(messages, spans, strict=True)])
         return made.batch, made.placed(placed) if placed is not None else None, spans
 
+    @contextmanager
+    def publishing(
+        self, batch: RecordBatch, placed: Placed | None
+    ) -> Iterator[tuple[RecordBatch, Placed | None, list[Span]]]:
+        """As begin(), around the append; a StoreError there ends the spans as failed."""
+        begun = self.begin(batch, placed)
+        try:
+            yield begun
+        except StoreError as error:
+            for span in begun[2]:
+                fail(span, str(error))
+            raise
+
     def appended(self, spans: list[Span], mark: int) -> None:
         self._unsafe += [(mark, span) for span in spans]
         while len(self._unsafe) > MOST_UNSAFE:
@@ -106,6 +120,11 @@ class GatewaySpans:
             TracedRange(message, records.first + message.number, readers, began_ns)
             for message in find_traced(data, self._tracing.bound.take)
         ]
+
+    def read_many(self, queues: Sequence[Queue], found: Sequence[Records | None]) -> None:
+        """As read() for each of some queues."""
+        for queue, records in zip(queues, found, strict=True):
+            self.read(queue, records)
 
     def leased(self, found: LeasedMessages, group: str) -> None:
         """Messages of a shared subscription were handed to this gateway for one of its clients."""
@@ -146,13 +165,8 @@ class TracedLocalStore(LocalStore):
     spans: GatewaySpans
 
     def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
-        batch, placed, spans = self.spans.begin(batch, placed)
-        try:
-            super().append(batch, placed)
-        except StoreError as error:
-            for span in spans:
-                fail(span, str(error))
-            raise
+        with self.spans.publishing(batch, placed) as (changed_batch, changed_placed, spans):
+            super().append(changed_batch, changed_placed)
         if spans:
             self.spans.appended(spans, self.mark)
 
@@ -163,8 +177,7 @@ class TracedLocalStore(LocalStore):
 
     def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> Sequence[Records | None]:
         found = super().read_many(queues, starts, most, max_bytes)
-        for queue, records in zip(queues, found, strict=True):
-            self.spans.read(queue, records)
+        self.spans.read_many(queues, found)
         return found
 
     def join_group(
@@ -212,13 +225,8 @@ class TracedRemoteStore(RemoteStore):
         self.join_group = join_group
 
     def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
-        batch, placed, spans = self.spans.begin(batch, placed)
-        try:
-            super().append(batch, placed)
-        except StoreError as error:
-            for span in spans:
-                fail(span, str(error))
-            raise
+        with self.spans.publishing(batch, placed) as (changed_batch, changed_placed, spans):
+            super().append(changed_batch, changed_placed)
         if spans:
             self.spans.appended(spans, self.mark)
 
@@ -239,8 +247,7 @@ class TracedRemoteStore(RemoteStore):
 
     def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> list[Records | None]:
         found = super().read_many(queues, starts, most, max_bytes)
-        for queue, records in zip(queues, found, strict=True):
-            self.spans.read(queue, records)
+        self.spans.read_many(queues, found)
         return found
 
     def turn_ends(self) -> None:
