@@ -41,7 +41,7 @@ class ConsoleSettings:
     )
     allow_open_beyond_loopback: bool = field(
         default=False,
-        metadata={"doc": "Let other machines use the console although the store asks nobody for a password."},
+        metadata={"doc": "Allow requests from other machines although the store does not authenticate users."},
     )
     tls_certificate: Path | None = field(
         default=None,
@@ -77,5 +77,5 @@ class ConsoleSettings:
     )
     session_s: int = field(
         default=43_200,
-        metadata={"doc": "A login with the page ends after so long.", "at_least": 60, "at_most": 31_536_000},
+        metadata={"doc": "Lifetime of a login on the page, in seconds.", "at_least": 60, "at_most": 31_536_000},
     )
