@@ -36,6 +36,7 @@ SECRETS_OF_OTHERS = {
     "redis-address",
     "mqtt-certificate",
     "mqtt-auth",
+    "console-certificate",
 }
 OPERATOR_KINDS = {"ServiceMonitor", "PrometheusRule"}
 CLIENT_PORTS = {"mqtt", "mqtts", "ws", "wss"}

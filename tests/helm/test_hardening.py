@@ -110,13 +110,18 @@ def test_only_who_must_may_connect(rendered: Rendered, values_name: str) -> None
         assert "Ingress" in spec["policyTypes"]
         ports = ports_of(rendered.container(str(component)))
         allowed = {port["port"]: rule.get("from") for rule in spec["ingress"] for port in rule["ports"]}
-        assert allowed.keys() == set(ports.values()) - ({ports["admin"]} if not metrics_clients else set())
+        closed = {"admin": not metrics_clients, "console": not values["networkPolicy"]["consoleClients"]}
+        assert allowed.keys() == {number for name, number in ports.items() if not closed.get(name)}
+        if "console" in ports:
+            assert allowed == dict.fromkeys(allowed, values["networkPolicy"]["consoleClients"])
         if metrics_clients and "admin" in ports:
             assert allowed[ports["admin"]] == metrics_clients
     gateways = rendered.workload("gateway")
     to_store = policies["store"]["ingress"][0]["from"]
     assert _pods(rendered, to_store[0]) == [gateways]
-    assert to_store[1:] == values["networkPolicy"]["storeClients"]
+    of_console = 1 if values["console"]["enabled"] else 0
+    assert [_pods(rendered, it) for it in to_store[1 : 1 + of_console]] == [[rendered.workload("console")]] * of_console
+    assert to_store[1 + of_console :] == values["networkPolicy"]["storeClients"]
     assert "from" not in policies["gateway"]["ingress"][0]  # MQTT is for everybody who gets as far as here
     if "redis" in policies:
         (rule,) = policies["redis"]["ingress"]

@@ -181,8 +181,8 @@ def test_redis_is_given_to_the_programs() -> None:
 
 
 @contextmanager
-def running(command: Command, log: Path) -> Iterator[dict[str, int]]:
-    """The program, until the block ends; the ports that it said it has: `admin` and `ready`."""
+def running(command: Command, log: Path, last: str = "ready") -> Iterator[dict[str, int]]:
+    """The program, until the block ends; the ports that it said it has, of `admin` and the `last` one."""
     with log.open("w") as out:
         process = subprocess.Popen(command.line, env=command.environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=out)
     assert process.stdout is not None
@@ -190,9 +190,9 @@ def running(command: Command, log: Path) -> Iterator[dict[str, int]]:
     too_late.start()
     try:
         ports = {}
-        while "ready" not in ports:
+        while last not in ports:
             line = process.stdout.readline().decode()
-            match = re.search(r"\b(admin|ready) \w+://0\.0\.0\.0:(\d+)", line)
+            match = re.search(rf"\b(admin|{last}) \w+://0\.0\.0\.0:(\d+)", line)
             assert match is not None, line + log.read_text()
             ports[match[1]] = int(match[2])
         too_late.cancel()

@@ -62,6 +62,18 @@ REFUSED = {
         "gateway.namespaces: mqtts and wss need a certificate",
     ),
     "tokens of namespaces without any": ("token: {namespaces: {enabled: true}}", "there are no tokens"),
+    "a console for everybody by mistake": ("console: {enabled: true}", "or console.allowOpen to true"),
+    "an Ingress to no console": ("console: {ingress: {enabled: true}}", "set console.enabled"),
+    "an Ingress to the console without hosts": (
+        "console: {enabled: true, allowOpen: true, ingress: {enabled: true}}",
+        "name the hosts that browsers use",
+    ),
+    "an Ingress whose controller may not connect": (
+        "console: {enabled: true, allowOpen: true, ingress: {enabled: true, hosts: [a]}}",
+        "networkPolicy.consoleClients",
+    ),
+    "a console at the admin port": ("console: {enabled: true, allowOpen: true, port: 9464}", "console.port"),
+    "a setting of the console that the chart sets itself": ("settings: {console.listen: a}", "console.listen"),
     "two of Redis": ("redis: {enabled: true, existingSecret: abc}", "keep one"),
     "fewer at most than at least": (
         "gateway: {autoscaling: {enabled: true, minReplicas: 5, maxReplicas: 3}}",
@@ -137,9 +149,12 @@ def test_the_settings_that_may_not_be_given_are_settings() -> None:
 def test_every_setting_may_be_given_otherwise() -> None:
     refused = SCHEMA["properties"]["settings"]["propertyNames"]["not"]["enum"]
     settings = [f"--set=settings.{name.replace('.', chr(92) + '.')}=5" for name in SETTINGS if name not in refused]
-    rendered = render("--values", VALUES["minimal"], *settings)
+    console = ("--set=console.enabled=true", "--set=console.allowOpen=true")
+    rendered = render("--values", VALUES["minimal"], *console, *settings)
     names = {
-        variable["name"] for component in ("store", "gateway") for variable in rendered.container(component)["env"]
+        variable["name"]
+        for component in ("store", "gateway", "console")
+        for variable in rendered.container(component)["env"]
     }
     for name, setting in SETTINGS.items():
         assert name in refused or setting.environment_names[-1] in names

@@ -145,12 +145,15 @@ affinity:
 {{- end }}
 
 {{/*
-The operator's settings as environment variables. Takes a dict of `settings` and `without`, the sections left out.
+The operator's settings as environment variables. Takes a dict of `settings` and `without`, the sections left out; or, in its place,
+`only`, the one section that is taken besides the settings without one.
 */}}
 {{- define "penstock.settings" -}}
 {{- $without := .without }}
+{{- $only := .only }}
 {{- range $name, $value := .settings }}
-{{- if not (has (splitList "." $name | first) $without) }}
+{{- $section := splitList "." $name | first }}
+{{- if ternary (has $section (list $only $name)) (not (has $section $without)) (not (empty $only)) }}
 - name: PENSTOCK_{{ $name | replace "." "__" | upper }}
   {{- if kindIs "slice" $value }}
   value: {{ join "," $value | quote }}
@@ -233,6 +236,79 @@ The listeners of namespaces: what a port is called, by its number.
 {{- end }}
 
 {{/*
+Whether the store admits a role besides gateways (`clients` or `operators`); empty: no. Takes a dict of `root` and `role`.
+*/}}
+{{- define "penstock.admits" -}}
+{{- if or .root.Values.console.enabled (get .root.Values.token .role).enabled }}yes{{ end }}
+{{- end }}
+
+{{/*
+The files by which users are judged: variables that name them, where they are mounted, and their volumes.
+*/}}
+{{- define "penstock.authEnv" -}}
+{{- range $setting, $key := .Values.gateway.auth.files }}
+{{- if $key }}
+- name: PENSTOCK_AUTH__{{ $setting | upper }}
+  value: /etc/penstock/auth/{{ $key }}
+{{- end }}
+{{- end }}
+{{- if .Values.gateway.auth.permissionsConfigMap }}
+- name: PENSTOCK_AUTH__PERMISSIONS_FILE
+  value: /etc/penstock/permissions/permissions.toml
+{{- end }}
+{{- end }}
+
+{{- define "penstock.authMounts" -}}
+{{- if compact (values .Values.gateway.auth.files) }}
+- name: auth
+  mountPath: /etc/penstock/auth
+  readOnly: true
+{{- end }}
+{{- if .Values.gateway.auth.permissionsConfigMap }}
+- name: permissions
+  mountPath: /etc/penstock/permissions
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "penstock.authVolumes" -}}
+{{- with .Values.gateway.auth }}
+{{- if compact (values .files) }}
+- name: auth
+  secret:
+    secretName: {{ .existingSecret }}
+    defaultMode: 0440
+    items:
+      {{- range $key := values .files | compact | uniq | sortAlpha }}
+      - key: {{ $key }}
+        path: {{ $key }}
+      {{- end }}
+{{- end }}
+{{- if .permissionsConfigMap }}
+- name: permissions
+  configMap:
+    name: {{ .permissionsConfigMap }}
+    items:
+      - key: permissions.toml
+        path: permissions.toml
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+The names by which browsers may call the console.
+*/}}
+{{- define "penstock.consoleHosts" -}}
+{{- $name := printf "%s-console" (include "penstock.fullname" .) }}
+{{- $within := printf "%s.%s" $name .Release.Namespace }}
+{{- $hosts := list $name $within (printf "%s.svc" $within) (printf "%s.svc.cluster.local" $within) }}
+{{- if .Values.console.ingress.enabled }}
+{{- $hosts = concat $hosts .Values.console.ingress.hosts }}
+{{- end }}
+{{- concat $hosts .Values.console.hosts | uniq | join "," }}
+{{- end }}
+
+{{/*
 Whether clients must authenticate; empty: no.
 */}}
 {{- define "penstock.asksClients" -}}
@@ -306,6 +382,23 @@ Checks that a schema cannot express, or not with a clear message.
 {{- end }}
 {{- if and (or .Values.gateway.service.loadBalancerSourceRanges .Values.gateway.service.loadBalancerClass) (ne .Values.gateway.service.type "LoadBalancer") }}
 {{- fail "gateway.service: loadBalancerSourceRanges and loadBalancerClass are for a Service of type LoadBalancer" }}
+{{- end }}
+{{- with .Values.console }}
+{{- if and .enabled (not (or .allowOpen (include "penstock.asksClients" $))) }}
+{{- fail "console: enabled, but no user needs a password (gateway.auth.files, or settings such as auth.http_connect_url); set one up, or console.allowOpen to true if anyone who reaches the console may read, publish and disconnect clients" }}
+{{- end }}
+{{- if and .enabled (eq (int .port) 9464) }}
+{{- fail "console.port: 9464 is the admin port's; choose another" }}
+{{- end }}
+{{- if and .ingress.enabled (not .enabled) }}
+{{- fail "console.ingress: there is no console; set console.enabled" }}
+{{- end }}
+{{- if and .ingress.enabled (not .ingress.hosts) }}
+{{- fail "console.ingress.hosts: is empty; name the hosts that browsers use" }}
+{{- end }}
+{{- if and .ingress.enabled $.Values.networkPolicy.enabled (not $.Values.networkPolicy.consoleClients) }}
+{{- fail "console.ingress: the network policy lets no pod connect to the console; name those of your Ingress controller with networkPolicy.consoleClients" }}
+{{- end }}
 {{- end }}
 {{- $redis := .Values.redis }}
 {{- if gt (len (compact (list (ternary "here" "" $redis.enabled) $redis.externalUrl $redis.existingSecret))) 1 }}
