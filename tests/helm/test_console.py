@@ -23,8 +23,8 @@ USERS = (
     *("--set", "gateway.auth.files.permissions_file=permissions.toml"),
 )
 RULES = """[[rule]]
-user = "ann"
-allow = ["all", "admin"]
+users = ["ann"]
+allow = ["publish", "subscribe", "replay", "retain", "read_log", "admin"]
 topics = ["#"]
 """
 

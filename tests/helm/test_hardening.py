@@ -120,7 +120,8 @@ def test_only_who_must_may_connect(rendered: Rendered, values_name: str) -> None
     to_store = policies["store"]["ingress"][0]["from"]
     assert _pods(rendered, to_store[0]) == [gateways]
     of_console = 1 if values["console"]["enabled"] else 0
-    assert [_pods(rendered, it) for it in to_store[1 : 1 + of_console]] == [[rendered.workload("console")]] * of_console
+    consoles = [rendered.workload("console")] if of_console else []
+    assert [_pods(rendered, it) for it in to_store[1 : 1 + of_console]] == [[console] for console in consoles]
     assert to_store[1 + of_console :] == values["networkPolicy"]["storeClients"]
     assert "from" not in policies["gateway"]["ingress"][0]  # MQTT is for everybody who gets as far as here
     if "redis" in policies:
