@@ -277,6 +277,7 @@ class MessageStore:
         now_s = time.monotonic()
         try:
             self.log.commit_if_due(now_s)
+            self.log.keep_spare(now_s)
             self.log.flusher.catch_up()
             is_due = self._index_write_due(now_s)
             if is_due:

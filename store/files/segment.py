@@ -21,6 +21,7 @@ MAGIC = b"PENSTOCK"
 VERSION = 1
 HEADER_BYTES = 64
 SUFFIX = ".log"
+SPARE = "spare.new"
 ALLOCATE_BYTES = 16 << 20
 READ_BYTES = 8 << 20
 IDENTITY_BYTES = 16
@@ -47,53 +48,48 @@ class Sealed(NamedTuple):
 class Segment:
     """An open segment file: mapped for reading, written through its descriptor."""
 
-    def __init__(self, path: Path, size_bytes: int, writable: bool) -> None:
+    def __init__(self, path: Path, base: int, fd: int, mapped: mmap.mmap) -> None:
         self.path = path
-        self.base = int(path.stem)
-        self.size_bytes = size_bytes
+        self.base = base
+        self.size_bytes = len(mapped)
         self.allocated_bytes = 0
         self.created_ms = 0
         self.identity = bytes(IDENTITY_BYTES)  # of the log; zeros: the file is older than identities
         self.last_ms: int | None = None  # timestamp of the last record, where it is known
-        self.fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
-        self.map = mmap.mmap(self.fd, size_bytes, prot=mmap.PROT_READ)
+        self.fd = fd
+        self.map = mapped
 
     @classmethod
     def create(cls, folder: Path, base: int, size_bytes: int, identity: bytes, created_ms: int) -> "Segment":
-        """Create a file of its final size with only a header. Raises OSError (ENOSPC: nothing is left behind).
+        """Create a file of its final size with only a header, durably. Raises OSError; then nothing is left behind.
 
         `identity`: the 16 bytes that all files of this log have in common.
         """
-        path = folder / f"{base:020}{SUFFIX}"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)  # the umask may take more away
+        spare = Spare(folder, size_bytes)
         try:
-            os.ftruncate(fd, size_bytes)
-            os.posix_fallocate(fd, 0, HEADER_BYTES)
-            os.pwrite(fd, segment_header(base, identity, created_ms), 0)
+            segment = spare.become(base, identity, created_ms)
         except OSError:
-            path.unlink()
+            spare.remove()
             raise
-        finally:
-            os.close(fd)
+        os.close(spare.sync_fd)
         sync_folder(folder)
-        segment = cls(path, size_bytes, writable=True)
-        segment.created_ms = created_ms
-        segment.identity = identity
-        segment.allocated_bytes = HEADER_BYTES
         return segment
 
     @classmethod
     def open(cls, path: Path, writable: bool = False) -> "Segment":
         """Open an existing file. Raises CorruptSegment if its header is damaged."""
-        size_bytes = path.stat().st_size
-        if size_bytes < HEADER_BYTES:
-            raise CorruptSegment(path, int(path.stem), "cut off in its header")
-        segment = cls(path, size_bytes, writable)
-        reason = header_fault(segment.map[:HEADER_BYTES], segment.base)
-        if reason:
-            segment.close()
-            raise CorruptSegment(path, segment.base, reason)
-        header = read_header(segment.map[:HEADER_BYTES])
+        base = int(path.stem)
+        fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            head = os.pread(fd, HEADER_BYTES, 0)
+            reason = header_fault(head, base)
+            if reason:
+                raise CorruptSegment(path, base, reason)
+            segment = cls(path, base, fd, mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ))
+        except BaseException:
+            os.close(fd)
+            raise
+        header = read_header(head)
         assert header is not None
         segment.created_ms = header.created_ms
         segment.identity = header.identity
@@ -131,9 +127,9 @@ class Segment:
                 return
 
     def seal(self, end: int) -> None:
-        """Cut off the zeros behind the last record, at log_offset `end`."""
-        os.truncate(self.path, end - self.base)
+        """Cut off the zeros behind the last record, at log_offset `end`. Raises OSError: the next start does it."""
         self.size_bytes = end - self.base
+        os.ftruncate(self.fd, self.size_bytes)
 
     def erase_after(self, end: int) -> None:
         """Turn everything from log_offset `end` on into zeros, such as the bytes of a torn append."""
@@ -155,6 +151,50 @@ class Segment:
         # A memoryview of the mapping may still be in use; then the mapping goes with that view.
         with suppress(BufferError):
             self.map.close()
+
+
+class Spare:
+    """The next segment, made ahead of need: it lacks its header and its name, which need no room and no descriptor.
+
+    A start deletes a spare that it finds (docs/formats.md).
+    """
+
+    def __init__(self, folder: Path, size_bytes: int) -> None:
+        """Raises OSError; then nothing is left behind."""
+        self._path = folder / SPARE
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o640)  # the umask may take more away
+        self.sync_fd = -1
+        """Another descriptor of the file, for the flusher's thread."""
+        try:
+            os.ftruncate(self._fd, size_bytes)
+            os.posix_fallocate(self._fd, 0, HEADER_BYTES)
+            self._map = mmap.mmap(self._fd, size_bytes, prot=mmap.PROT_READ)
+            self.sync_fd = os.dup(self._fd)
+        except OSError:
+            os.close(self._fd)
+            self._path.unlink()
+            raise
+
+    def become(self, base: int, identity: bytes, created_ms: int) -> Segment:
+        """Turn it into the segment that begins at log_offset `base`. Raises OSError; then it is a spare as before.
+
+        Its name is durable once the folder is synced, its header once the file is.
+        """
+        path = segment_path(self._path.parent, base)
+        os.pwrite(self._fd, segment_header(base, identity, created_ms), 0)
+        self._path.rename(path)
+        segment = Segment(path, base, self._fd, self._map)
+        segment.created_ms = created_ms
+        segment.identity = identity
+        segment.allocated_bytes = HEADER_BYTES
+        return segment
+
+    def remove(self) -> None:
+        """Delete the file. Raises OSError."""
+        self._map.close()
+        os.close(self._fd)
+        os.close(self.sync_fd)
+        self._path.unlink()
 
 
 def segment_header(base: int, identity: bytes, created_ms: int) -> bytes:
@@ -218,6 +258,11 @@ def written_from(fd: int, position: int, sparse_from: int | None = None) -> int:
         if written:
             found = at + written - position
         at += len(data)
+
+
+def segment_path(folder: Path, base: int) -> Path:
+    """The file of the segment that begins at log_offset `base`."""
+    return folder / f"{base:020}{SUFFIX}"
 
 
 def segment_paths(folder: Path) -> list[Path]:

@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,12 +24,12 @@ from store.errors import (
     unusable,
 )
 from store.files.marks import Marks, Slot
-from store.files.segment import ALLOCATE_BYTES, HEADER_BYTES, Sealed, Segment, sync_folder
+from store.files.segment import ALLOCATE_BYTES, HEADER_BYTES, Sealed, Segment, Spare, segment_path, sync_folder
 from store.log.anew import Anew, Doubt
 from store.log.flush import Flusher
 from store.records._records import LogMemory, RecordBatch, verify
 from store.records.records import Record
-from store.recovery.quarantine import Quarantine
+from store.recovery.quarantine import Finding, Quarantine
 from store.recovery.recovery import open_segments
 from store.recovery.recovery_rules import only_index_knows
 from store.recovery.running import Running, gone_kind
@@ -39,6 +40,7 @@ log = logging.getLogger("penstock.store")
 BUFFERED_COMMIT_BYTES = 16 << 10
 LIKELY_APPEND_BYTES = 1 << 20  # appended in a busy turn of a gateway
 LEAST_INODES = 16
+SPARE_RETRY_S = 1.0
 RESERVE_SHARE = 20  # the reserve is at most 1 / RESERVE_SHARE of the file system
 
 
@@ -89,8 +91,15 @@ class CommitLog:
         self._torn = False
         self._look_again_s, self._disk_free_bytes = 0.0, 0  # free room on the disk, and when to ask again
         self._anew: Anew | None = None
-        self.flusher = Flusher(settings, self.end, on_flushed, self.marks)
-        self.flusher.start(self._active.fd)
+        self._spare: Spare | None = None
+        self._spare_again_s = 0.0  # when to try again to make one
+        try:
+            self.flusher = Flusher(settings, self.end, on_flushed, self.marks, folder)
+            self.flusher.start(self._active.fd)
+        except OSError as error:
+            self._close_files()
+            raise unusable(folder, error) from error
+        self.keep_spare(time.monotonic())
 
     # --- positions
 
@@ -300,16 +309,39 @@ class CommitLog:
         if self._spare_bytes(from_reserve) < HEADER_BYTES + size_bytes:
             raise StoreFull(self.folder)
         self.commit()
-        sealed = self._active
         now_ms = time.time_ns() // 1_000_000
-        segment = Segment.create(self.folder, self.end, self.settings.segment_bytes, self.marks.identity, now_ms)
+        path = segment_path(self.folder, self.end)
+        if path.exists():
+            stray = Finding(
+                "foreign", path.stem, self.end, self.end + path.stat().st_size, "it lay where the log goes on"
+            )
+            self.quarantine.keep_file(stray, path)
+        spare = self._spare = self._spare or Spare(self.folder, self.settings.segment_bytes)
+        segment = spare.become(self.end, self.marks.identity, now_ms)
+        # Up to here an error leaves no trace. From here on nothing fails.
+        self._spare, self._spare_again_s = None, 0.0
+        sealed = self._active
         self._adopt(segment)
-        self.flusher.rolled(segment.fd)
+        self.flusher.rolled(spare.sync_fd)
         sealed.last_ms = self._last_ms
         end, self.end = self.end, segment.first
         self.committed = self.end
-        sealed.seal(end)
+        try:
+            sealed.seal(end)
+        except OSError as error:
+            log.warning("%s: cannot cut the zeros off its end: %s; the next start does it", sealed.path, error)
         self.memory.map(sealed.base, sealed.view(sealed.base, sealed.limit))  # the file ends there now
+
+    def keep_spare(self, now_s: float) -> None:
+        """Make the next segment's file ahead of need. Call it several times a second with time.monotonic().
+
+        It is tried once a second where it fails; without a spare the next roll makes one, or is refused.
+        """
+        if self._spare is not None or now_s < self._spare_again_s:
+            return
+        self._spare_again_s = now_s + SPARE_RETRY_S
+        with suppress(OSError):
+            self._spare = Spare(self.folder, self.settings.segment_bytes)
 
     def _adopt(self, segment: Segment) -> None:
         self.segments.append(segment)
@@ -375,12 +407,18 @@ class CommitLog:
             self.commit()
         finally:
             self.flusher.stop()
-            for segment in self.segments:
-                self.memory.unmap(segment.base)
-                segment.close()
-            self.marks.close()
+            self._close_files()
         if not self.flusher.error:
             self._running.end()
+
+    def _close_files(self) -> None:
+        for segment in self.segments:
+            self.memory.unmap(segment.base)
+            segment.close()
+        if self._spare is not None:
+            with suppress(OSError):  # the next start deletes it
+                self._spare.remove()
+        self.marks.close()
 
 
 def _free_bytes(disk: os.statvfs_result) -> int:

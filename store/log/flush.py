@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from store.files.marks import Marks
 from store.log.durations import Durations
@@ -22,7 +23,10 @@ log = logging.getLogger("penstock.store")
 class Flusher:
     """Owns the thread. The thread calls `on_flushed` after each sync and each failure; it must only schedule work."""
 
-    def __init__(self, settings: StoreSettings, start: int, on_flushed: Callable[[], None], marks: Marks) -> None:
+    def __init__(
+        self, settings: StoreSettings, start: int, on_flushed: Callable[[], None], marks: Marks, folder: Path
+    ) -> None:
+        """`folder`: of the segments; synced before the first bytes of a new one count. Raises OSError."""
         self._settings = settings
         self._marks = marks
         self._on_flushed = on_flushed
@@ -42,10 +46,16 @@ class Flusher:
         self.syncs = 0
         self.sync_times = Durations()
         self.error: OSError | None = None
+        self._folder_fd = os.open(folder, os.O_RDONLY)
         self._thread = self._new_thread()
 
     def start(self, active_fd: int) -> None:
-        self._active_fd = os.dup(active_fd)
+        """Raises OSError; then nothing is left open."""
+        try:
+            self._active_fd = os.dup(active_fd)
+        except OSError:
+            os.close(self._folder_fd)
+            raise
         self._thread.start()
 
     def written(self, end: int, is_awaited: bool = True) -> None:
@@ -72,10 +82,13 @@ class Flusher:
                 self._changed.notify()
 
     def rolled(self, active_fd: int) -> None:
-        """The active segment was sealed, and the file of `active_fd` follows it. The sealed one is synced at once."""
+        """The active segment was sealed, and the file of `active_fd` follows it. The sealed one is synced at once.
+
+        The flusher owns `active_fd` from now on.
+        """
         with self._changed:
             self._unsynced.append(self._active_fd)
-            self._active_fd = os.dup(active_fd)
+            self._active_fd = active_fd
             self._urgent = True
             self._changed.notify()
 
@@ -118,7 +131,7 @@ class Flusher:
             self._changed.notify()
         self._thread.join()
         self._sync()
-        for fd in (*self._unsynced, self._active_fd):
+        for fd in (*self._unsynced, self._active_fd, self._folder_fd):
             os.close(fd)
 
     def _run(self) -> None:
@@ -158,8 +171,11 @@ class Flusher:
                 self._urgent = False
             started = time.monotonic()
             try:
-                for fd in (*sealed, active_fd):
+                for fd in sealed:
                     os.fdatasync(fd)
+                if sealed:
+                    os.fsync(self._folder_fd)  # else a power cut may take the active one's name
+                os.fdatasync(active_fd)
                 self._mark(written, is_roll=bool(sealed))
             except OSError as error:
                 self._failed(error)
