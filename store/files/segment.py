@@ -22,6 +22,8 @@ VERSION = 1
 HEADER_BYTES = 64
 SUFFIX = ".log"
 SPARE = "spare.new"
+DIGITS = 20  # of a segment's name
+MOST_LOG_OFFSET = 1 << 63
 ALLOCATE_BYTES = 16 << 20
 READ_BYTES = 8 << 20
 IDENTITY_BYTES = 16
@@ -266,8 +268,15 @@ def segment_path(folder: Path, base: int) -> Path:
 
 
 def segment_paths(folder: Path) -> list[Path]:
-    """The segment files of a folder, oldest first."""
-    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal() and len(path.stem) == 20)
+    """The segment files of a folder, oldest first. Files whose names are no log_offset, and folders, are none."""
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if _is_base(path.stem) and path.is_file())
+
+
+def _is_base(name: str) -> bool:
+    """Whether a segment can have this name, without its suffix."""
+    if not name.isascii() or not name.isdecimal() or len(name) != DIGITS:
+        return False
+    return int(name) < MOST_LOG_OFFSET and not int(name) & 7
 
 
 def sync_folder(folder: Path) -> None:

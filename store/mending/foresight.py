@@ -20,7 +20,7 @@ from store.files.sums import Sums, read_sums
 from store.log.index import foreseen_marks
 from store.records._records import LogMemory, census
 from store.records.records import RecordType
-from store.recovery.placing import File, would_place
+from store.recovery.placing import File, is_blank, stray_below, would_place
 from store.recovery.quarantine import Finding, Kind
 from store.recovery.recovery_rules import Decision, Extent, decide
 from store.recovery.running import cut_kind
@@ -123,7 +123,9 @@ def foresee(folder: Path, sealed_only: bool = False, on_progress: Progress = sil
     if sums is not None and sums.identity == (log.adopted or (log.slot.identity if log.slot else log.identity)):
         log.sums = sums
     while len(log.files) > 1 and log.files[1].base <= log._begin:
-        log.files.pop(0)  # retention was about to drop it
+        file = log.files.pop(0)  # retention was about to drop it
+        if file.fault:
+            log.findings.append(stray_below(file))
     end = None
     if sealed_only and log.files:
         end = log.files.pop().base
@@ -136,7 +138,7 @@ def foresee(folder: Path, sealed_only: bool = False, on_progress: Progress = sil
     else:
         log.decision = Decision(log.base)
     kept = log.files[: log.decision.kept]
-    log.findings += [finding for finding, _ in placing.foreign]
+    log.findings += placing.others
     log.findings += placing.mended
     if not sealed_only or log.files:
         log.findings += _lost_before(log)
@@ -236,7 +238,7 @@ def _without_stillborn(log: Foreseen) -> None:
     confirmed = log._flushed or 0
     while log.extents and log.files[-1].fault and not log.extents[-1].has_records and log.files[-1].base >= confirmed:
         file, extent = log.files.pop(), log.extents.pop()
-        if extent.written > extent.base + HEADER_BYTES:
+        if not is_blank(file, extent.written):
             log.findings.append(Finding(log.cut_kind, f"{file.base:020}", file.base, file.limit, "behind that end"))
 
 
@@ -263,6 +265,6 @@ def _ends(log: Foreseen, kept: list[File]) -> list[Finding]:
     for file, extent in zip(log.files[len(kept) :], log.extents[len(kept) :], strict=True):
         if log.decision.losses and extent.has_records:
             found.append(Finding("unconfirmed", f"{file.base:020}", file.base, file.limit, "behind a fault"))
-        elif extent.written > extent.base + HEADER_BYTES:
+        elif not is_blank(file, extent.written):
             found.append(Finding(log.cut_kind, f"{file.base:020}", file.base, file.limit, "behind that end"))
     return found

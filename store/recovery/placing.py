@@ -2,6 +2,9 @@
 
 A segment's header has its base and the identity of its log. Swapped files get their names back; a second copy of a
 segment, and a segment of another log, go to the quarantine.
+
+A segment ends where the next one begins. So a file in the middle of another's records is a stray one, or what an
+earlier version left of a roll that failed. The records count, whichever file has them; the rest goes to the quarantine.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ from store.files.segment import (
     read_header,
     segment_paths,
     sync_folder,
+    written_from,
 )
 from store.recovery.quarantine import Finding
+from store.recovery.salvage import salvage
 
 MOVED = ".moved"
 
@@ -44,9 +49,15 @@ class File:
 class Placing:
     files: list[File] = field(default_factory=list)  # oldest first
     foreign: list[tuple[Finding, Path]] = field(default_factory=list)
+    tails: list[tuple[Finding, Path]] = field(default_factory=list)  # bytes behind the beginning of the next file
     mended: list[Finding] = field(default_factory=list)
     identity: bytes = b""  # of the log, where a segment bears it
     adopted: bytes | None = None  # the segments' identity, if the marks belong to another log
+
+    @property
+    def others(self) -> list[Finding]:
+        """What goes to the quarantine and is not of the log."""
+        return [finding for finding, _ in (*self.foreign, *self.tails)]
 
 
 def placed(folder: Path, marks: Marks) -> Placing:
@@ -89,8 +100,55 @@ def _place(folder: Path, identity: bytes | None, is_new: bool, changes: bool) ->
             placing.foreign.append((finding, path))
         else:
             fault = None if header is not None else _fault(path, base)
-            placing.files.append(File(path, base, base + size, header.created_ms if header else 0, fault))
+            _add(placing, File(path, base, base + size, header.created_ms if header else 0, fault))
     return placing
+
+
+def _add(placing: Placing, file: File) -> None:
+    """Add the next file of the log, unless the one before it has the records of that place. Raises OSError."""
+    before = placing.files[-1] if placing.files else None
+    tail = _tail(before, file.base) if before is not None and before.limit > file.base else None
+    if before is not None and tail is not None:
+        before_end, end = _end_of_records(before), _end_of_records(file)
+        has_records = end > file.base + HEADER_BYTES
+        if before_end > file.base and (not has_records or end <= before_end):
+            reason = "a stray file: the segment before it has records there"
+            placing.foreign.append((Finding("foreign", f"{file.base:020}", file.base, file.limit, reason), file.path))
+            return
+        placing.tails.append((tail, before.path))
+    placing.files.append(file)
+
+
+def is_blank(file: File, written: int) -> bool:
+    """Whether nothing was ever written to a file but its header, given the log_offset behind its last byte that is not
+    zero. Raises OSError.
+    """
+    return written <= file.base + HEADER_BYTES and not (file.fault and any(_first_bytes(file.path)))
+
+
+def stray_below(file: File) -> Finding:
+    """A finding for a file before the log's beginning that is no segment: retention did not leave it."""
+    return Finding("foreign", f"{file.base:020}", file.base, file.limit, f"before the log begins: {file.fault}")
+
+
+def _tail(file: File, following: int) -> Finding | None:
+    """A finding for the bytes of a file behind the next one's base, up to the zeros at its end; None: no such bytes."""
+    position = following - file.base
+    fd = os.open(file.path, os.O_RDONLY)
+    try:
+        size = written_from(fd, position, sparse_from=position)
+    finally:
+        os.close(fd)
+    name, reason = f"{file.base:020}", "the next segment begins before it"
+    return Finding("foreign", name, following, following + size, reason) if size else None
+
+
+def _end_of_records(file: File) -> int:
+    fd = os.open(file.path, os.O_RDONLY)
+    try:
+        return salvage(fd, file.base, None, None).end
+    finally:
+        os.close(fd)
 
 
 class _Names:

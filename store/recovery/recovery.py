@@ -16,7 +16,7 @@ from store.errors import DamageFound, unusable
 from store.files.marks import Marks, Slot
 from store.files.segment import HEADER_BYTES, READ_BYTES, Segment, sync_folder
 from store.files.sums import State, forget_sum, read_sums
-from store.recovery.placing import File, placed
+from store.recovery.placing import File, is_blank, placed, stray_below
 from store.recovery.quarantine import Finding, Kind, Quarantine
 from store.recovery.recovery_rules import Decision, Extent, decide
 from store.recovery.rewriting import NEW, rewrite
@@ -150,15 +150,22 @@ class _Recovery:
         if len(self.files) > 1 and self.files[1].base <= self._marks.begin:
             self._marks.sync()  # a kill may have come before it: after a power cut the dropped ones would look lost
         while len(self.files) > 1 and self.files[1].base <= self._marks.begin:
-            self.files.pop(0).path.unlink()  # retention was about to drop it
+            file = self.files.pop(0)
+            if file.fault:
+                placing.foreign.append((stray_below(file), file.path))
+            else:
+                file.path.unlink()  # retention was about to drop it
         extents = [self._extent(number) for number in range(len(self.files))]
         self._without_stillborn(extents)
         decision = decide(extents, self._marks.flushed) if extents else Decision(self._end_of_nothing())
         lost_before = self._lost_before()
         lost = [_finding(*loss) for loss in decision.losses]
-        self._refuse_if_told([*lost_before, *lost, *placing.mended, *(finding for finding, _ in placing.foreign)])
+        self._refuse_if_told([*lost_before, *lost, *placing.mended, *placing.others])
         for finding, path in placing.foreign:
             self._put_aside(finding, path)
+        for finding, path in placing.tails:
+            self._quarantine.keep(finding, path)
+            self._tell(finding)
         for finding in (*placing.mended, *lost_before):
             self._quarantine.describe(finding)
         for finding in (*placing.mended, *lost_before, *lost):
@@ -254,12 +261,12 @@ class _Recovery:
         """Remove a file that lies behind the end of the log."""
         if is_loss and extent.has_records:
             self._put_aside(Finding("unconfirmed", file.path.stem, file.base, file.limit, "behind a fault"), file.path)
-        elif extent.written > extent.base + HEADER_BYTES:
+        elif is_blank(file, extent.written):
+            file.path.unlink()
+        else:
             self._put_aside(
                 Finding(self._cut_kind, file.path.stem, file.base, file.limit, "behind that end"), file.path
             )
-        else:
-            file.path.unlink()
 
     def _put_aside(self, finding: Finding, path: Path) -> None:
         self._quarantine.keep_file(finding, path)

@@ -67,7 +67,7 @@ def decide(extents: list[Extent], flushed: int | None) -> Decision:
             return decision
         decision.fill(_kind(extent, hole), extent.base, hole)
     if flushed is not None and last.end < flushed:
-        decision.end = max(flushed, _aligned(last.written))
+        decision.end = max(flushed, _aligned(last.written), last.end + LEAST_RECORD_BYTES)
         hole = Hole(last.end, decision.end, last.reason or "the log went on here")
         decision.fill(_kind(last, hole), last.base, hole)
     elif last.written > last.end:

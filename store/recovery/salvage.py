@@ -66,6 +66,8 @@ def salvage(
             break
         found.holes.append(Hole(found.end, following, _reason(fd, base, found, following)))
         found.end, found.reason = following, ""
+    if end is not None and 0 < end - found.end < RECORD_HEADER_BYTES:
+        found.end = _start_of_last(fd, base, found, first)  # no GAP record fits between it and the next segment
     if found.end < stop and (flushed is None or found.end < flushed):
         found.reason = _reason(fd, base, found, stop)
     sparse_from = None if flushed is None else flushed - base
@@ -87,6 +89,15 @@ def _take_records(fd: int, base: int, stop: int, found: Salvage, on_records: Cal
         on_records(found.end, data)
         found.last_ms = last_ms
         found.end += len(data)
+
+
+def _start_of_last(fd: int, base: int, found: Salvage, first: int | None) -> int:
+    """log_offset of the last valid record; if there is none behind the last hole, where that hole ends."""
+    at = start = found.holes[-1].end if found.holes else base + HEADER_BYTES if first is None else first
+    while at < found.end:
+        start = at
+        at += int.from_bytes(read_part(fd, 4, at - base), "little")
+    return start
 
 
 def next_record(

@@ -71,9 +71,13 @@ async def test_a_roll_happens_or_leaves_no_trace(
     for call in CALLS[1:]:
         for after in (0, 1):
             faults.arm(call, after)
-            await publish_rolls(server, faults, acknowledged)
+            try:
+                await publish_rolls(server, faults, acknowledged)
+            except ConnectionError:  # with small segments memory may not have all that a failed sync left in doubt
+                assert call == "fsync", server.log_text()
+                assert await asyncio.to_thread(server.process.wait, 60) == 74
             assert faults.has_failed, call
-            assert server.process.poll() is None, call
+            assert server.process.poll() in (None, 74), call
             server.kill()
             shown = checked(server, {})
             assert shown.returncode == 0, f"{call} after {after}: {shown.stdout}"

@@ -11,7 +11,14 @@ from pathlib import Path
 from lightqueue.mending.checking import CheckResult
 from lightqueue.message_store import MessageStore
 from store.files.marks import MARKS
-from store.files.segment import HEADER_BYTES, read_records, segment_paths
+from store.files.segment import (
+    HEADER_BYTES,
+    read_header,
+    read_records,
+    segment_header,
+    segment_path,
+    segment_paths,
+)
 from store.mending.foresight import headers
 from store.records.records import RecordType
 from tests.support.stores import batch_of, flip, publish, publish_delayed, small, subscribe
@@ -134,6 +141,31 @@ def _both_slots(data: Path, _: Path) -> None:
     flip(data / "log" / MARKS, 532)
 
 
+def _stray(which: int, content: bytes, name: str | None = None) -> Callable[[Path, Path], None]:
+    """A file in the log's folder, by default with the name of a log_offset in the middle of a segment's records."""
+
+    def injure(data: Path, _: Path) -> None:
+        path = segment(data, which)
+        (data / "log" / (name or segment_path(path.parent, int(path.stem) + record_at(path)).name)).write_bytes(content)
+
+    return injure
+
+
+def _stale(which: int) -> Callable[[Path, Path], None]:
+    """What a failed roll of an earlier version left: a segment with a header only, where the one before it goes on."""
+
+    def injure(data: Path, _: Path) -> None:
+        path = segment(data, which)
+        base = int(path.stem) + record_at(path)
+        header = read_header(path.read_bytes()[:HEADER_BYTES])
+        assert header is not None
+        stale = segment_path(path.parent, base)
+        stale.write_bytes(segment_header(base, header.identity, header.created_ms))
+        os.truncate(stale, 65_536)
+
+    return injure
+
+
 def _is(do: Callable[[Path, Path], object], verdict: CheckResult, *kinds: str) -> Injury:
     return Injury(do, frozenset(kinds), verdict)
 
@@ -180,6 +212,16 @@ OF_THE_LOG: dict[str, Injury] = {
     "a segment of another store in addition": _is(
         lambda data, other: shutil.copy(segment(other, 1), data / "log" / segment(other, 1).name), MENDS, "foreign"
     ),
+    **{
+        f"a stray file of {what} in {where}": _is(_stray(which, content), MENDS, "foreign")
+        for what, content in {"nothing": b"", "zeros": bytes(8_192), "junk": b"junk" * 5_000}.items()
+        for where, which in {"the first segment": 0, "a segment": 1, "the newest segment": -1}.items()
+    },
+    "a stale segment in a segment": _is(_stale(1), MENDS, "foreign"),
+    "a stale segment in the newest segment": _is(_stale(-1), MENDS, "foreign"),
+    "a stray file behind the log": _is(_stray(-1, b"junk", f"{1 << 50:020}.log"), INTACT, "torn"),
+    "a file with a name of nines": _is(_stray(-1, b"junk", "9" * 20 + ".log"), INTACT),
+    "a file whose name is no log_offset": _is(_stray(-1, b"junk", f"{4_097:020}.log"), INTACT),
     "marks deleted": _is(lambda data, _: (data / "log" / MARKS).unlink(), MENDS, "mended"),
     "marks zeroed": _is(lambda data, _: zero(data / "log" / MARKS, 0, 576), MENDS, "mended"),
     "a bit of both marks": _is(_both_slots, MENDS, "mended"),

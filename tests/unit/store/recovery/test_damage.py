@@ -14,7 +14,7 @@ import pytest
 
 from store.errors import DamageFound, UnknownFormat
 from store.files.marks import MARKS
-from store.files.segment import HEADER_BYTES, segment_header, segment_paths
+from store.files.segment import HEADER_BYTES, segment_header, segment_path, segment_paths
 from store.log.commitlog import CommitLog
 from store.records._records import LogMemory, crc32c
 from store.records.records import RecordType, read_records
@@ -165,6 +165,61 @@ def test_what_looks_like_a_record_in_a_damaged_payload_is_not_served(logs: Logs)
     logs.close()
     flip(segment_paths(logs.folder)[0], at + 42)
     assert served(logs.open()) == {behind: b"behind"}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_stray_file_anywhere_takes_nothing(logs: Logs, seed: int) -> None:
+    """Empty, zeros, junk, or a header alone, as a failed roll of an earlier version left it."""
+    randomly = random.Random(seed)
+    log = logs.open()
+    ledger, end, identity = fill(log), log.end, log.marks.identity
+    logs.close()
+    paths = segment_paths(logs.folder)
+    for _ in range(randomly.randint(1, 3)):
+        stray = segment_path(logs.folder, randomly.randrange(end) & ~7)
+        if stray not in paths:
+            header = segment_header(int(stray.stem), identity, 1)
+            stray.write_bytes(randomly.choice((b"", bytes(9_000), b"junk" * 999, header, header + bytes(9_000))))
+    strays = set(segment_paths(logs.folder)) - set(paths)
+    assert check(logs.open(), ledger) == set()
+    assert not strays & set(segment_paths(logs.folder))
+    kept = {path.stem.partition("-")[0] for path in (logs.folder.parent / "quarantine").glob("*.json")}
+    assert {stray.stem for stray in strays} == kept
+    goes_on(logs, ledger, set())
+
+
+def test_the_file_with_more_records_counts_and_the_others_are_kept(logs: Logs) -> None:
+    log = logs.open()
+    ledger = fill(log)
+    logs.close()
+    first, second = segment_paths(logs.folder)[:2]
+    again = second.read_bytes()[HEADER_BYTES:4_000]
+    with first.open("ab") as file:
+        file.write(bytes(HEADER_BYTES) + again)
+    assert check(logs.open(), ledger) == set()
+    (finding,) = Quarantine(logs.folder.parent / "quarantine").findings()
+    assert (finding.kind, finding.start) == ("foreign", int(second.stem))
+    (kept,) = (logs.folder.parent / "quarantine").glob("*.bytes")
+    assert kept.read_bytes() == bytes(HEADER_BYTES) + again
+    goes_on(logs, ledger, set())
+
+
+@pytest.mark.parametrize("missing", [8, 16, 32])
+def test_a_hole_that_is_smaller_than_a_record(logs: Logs, missing: int) -> None:
+    """It cannot be filled alone, so the record before it is lost with it."""
+    log = logs.open()
+    ledger = fill(log)
+    logs.close()
+    path = segment_paths(logs.folder)[1]
+    base, end = int(path.stem), int(segment_paths(logs.folder)[2].stem)
+    last = max(at for at in ledger if at < end and len(ledger[at]) > 100)
+    behind = {at for at in ledger if last < at < end}
+    payload = bytes(end - last - missing - 40 - 1)
+    with path.open("r+b") as file:
+        LogMemory(1).write_batch(batch_of(payload), file.fileno(), last, 1, base)
+        os.truncate(path, end - base - missing)
+    assert check(logs.open(), ledger) >= behind | {last}
+    goes_on(logs, ledger, behind | {last})
 
 
 def test_a_zeroed_header_loses_nothing(logs: Logs) -> None:
