@@ -276,8 +276,7 @@ class MessageStore:
             raise IndexDamaged(self.folder.index, "does not read back")
         now_s = time.monotonic()
         try:
-            self.log.commit_if_due(now_s)
-            self.log.keep_spare(now_s)
+            self.log.tick(now_s)
             self.log.flusher.catch_up()
             is_due = self._index_write_due(now_s)
             if is_due:

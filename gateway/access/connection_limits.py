@@ -8,12 +8,15 @@ from gateway.auth.sources import source_of
 from gateway.sessions.connection import Connection, Entrance
 from gateway.settings import GatewaySettings
 from store.audit import Audit, AuditEvent
+from store.files.descriptors import first_of_operators
 from store.ratelimit import RateLimitedLog
 
 MAX_CONNECTIONS = "max_connections"
 LISTENER_MAX_CONNECTIONS = "listener_max_connections"
 PER_ADDRESS = "max_connections_per_address"
-LIMITS = (MAX_CONNECTIONS, LISTENER_MAX_CONNECTIONS, PER_ADDRESS)
+DESCRIPTORS = "descriptors"
+LIMITS = (MAX_CONNECTIONS, LISTENER_MAX_CONNECTIONS, PER_ADDRESS, DESCRIPTORS)
+"""Settings, and the descriptors that the process may have."""
 
 
 class ConnectionLimits:
@@ -68,9 +71,11 @@ class ConnectionLimits:
         return ""
 
     def refuse(self, peer: str, limit: str) -> None:
-        """Count, log and audit a connection that is closed because of this limit."""
+        """Count, log and audit a connection that is closed because of this limit, which is one of LIMITS."""
         self.refused[limit] += 1
-        what = "connected from its address" if limit == PER_ADDRESS else "connected"
-        reason = f"{limit} are {what}"
+        if limit == DESCRIPTORS:
+            reason = f"all {first_of_operators()} descriptors for clients are in use; raise the limit (ulimit -n)"
+        else:
+            reason = f"{limit} are {'connected from its address' if limit == PER_ADDRESS else 'connected'}"
         self._events.warning("limit", "%s: refused, %s", peer, reason)
         self._audit.note(AuditEvent.REFUSED, address=peer, reason=reason)

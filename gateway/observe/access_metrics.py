@@ -21,7 +21,8 @@ ACCESS: tuple[Figure[Broker], ...] = (
     Figure(
         "penstock_connections_refused_total",
         "counter",
-        "Connections closed at once since there were enough: in all, at the listener, or from the address.",
+        "Connections closed at once since there were enough: in all, at the listener, from the address, or for the "
+        "descriptors that the process may have.",
         lambda broker: broker.connections.limits.refused,
         "limit",
     ),

@@ -12,7 +12,7 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_netw
 from pathlib import Path
 from typing import Any
 
-from gateway.access.connection_limits import LISTENER_MAX_CONNECTIONS, PER_ADDRESS
+from gateway.access.connection_limits import DESCRIPTORS, LISTENER_MAX_CONNECTIONS, PER_ADDRESS
 from gateway.access.quotas import Bucket
 from gateway.broker import Broker
 from gateway.listen_address import ListenAddress, ListenError
@@ -25,6 +25,7 @@ from gateway.transport.proxy_protocol import ProxyHeader
 from gateway.transport.tls import InTurn, TlsLayer
 from notify.links.sockets import listening_socket, listening_unix_socket
 from notify.links.tls import RETRY_S
+from store.files.descriptors import first_of_operators
 
 BACKLOG = 4096
 ACCEPTS_AT_ONCE = 16
@@ -70,6 +71,7 @@ class Listener:
         self._unread: set[ProxyHeader] = set()  # connections whose proxy has not sent its header
         most = self._settings.listener_max_connections or self._settings.max_connections
         self._entrance = Entrance(most, address.namespace)
+        self._descriptors = first_of_operators()
         self._allowed = 0.0  # connections that may be accepted now
         self._allowed_at_s = self._loop.time()
         self._told_bans = Bucket(BANS_TOLD_PER_S, 1.0, self._loop.time())
@@ -155,6 +157,10 @@ class Listener:
                 self._rest(listening, RETRY_S)
                 return
             self._allowed -= 1
+            if accepted >= self._descriptors:
+                self._connections.limits.refuse(address_of(address), DESCRIPTORS)
+                os.close(accepted)
+                continue
             if self.address.proxy_protocol and listening.family != socket.AF_UNIX and not self._is_proxy(address):
                 why = "no PROXY protocol header is taken from it: it is not among gateway.proxies"
                 self._connections.count_bad_start(address_of(address), ProtocolError(ReasonCode.NOT_AUTHORIZED, why))

@@ -34,7 +34,7 @@ static char root[PATH_MAX];
 static size_t root_length;
 static int record = -1;
 static atomic_int has_begun;
-static _Atomic uint64_t files[FDS];  /* 0: not ours; the lowest bit: its name ends in .log */
+static _Atomic uint64_t files[FDS];  /* 0: not ours */
 static _Atomic uint64_t next_file;
 static struct { volatile int32_t fault; _Atomic int32_t stopped, under_way; } *shared;
 
@@ -124,9 +124,7 @@ static void opened(int fd, int at, const char *path, int flags) {
     files[fd] = 0;
     const char *name = ours(at, path, buffer);
     if (!name) return;
-    size_t length = strlen(name);
-    int is_log = length > 4 && !strcmp(name + length - 4, ".log");
-    files[fd] = ((uint64_t) getpid() << 32) | (++next_file << 1) | is_log;
+    files[fd] = ((uint64_t) getpid() << 32) | ++next_file;
     note_paths('o', files[fd], flags, name, "");
 }
 
@@ -223,12 +221,18 @@ void *mmap64(void *to, size_t size, int protection, int flags, int fd, off64_t a
 /* --- syncs */
 
 static _Atomic int64_t next_sync;
+static int is_log(int fd) {  /* by the name that the file has now */
+    char link[64], name[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, name, sizeof name);
+    return length > 4 && !memcmp(name + length - 4, ".log", 4);
+}
 static int synced(int fd, int (*sync)(int)) {
     uint64_t file = file_of(fd);
     if (!file) return sync(fd);
     int how = shared ? shared->fault : 0;
-    if (how == 2 && (file & 1)) return 0;
-    if (how == 1 && (file & 1)) { errno = EIO; return -1; }
+    if (how == 2 && is_log(fd)) return 0;
+    if (how == 1 && is_log(fd)) { errno = EIO; return -1; }
     int64_t number = ((int64_t) getpid() << 32) | ++next_sync;
     note('b', file, number, 0, NULL, 0, 0);
     if (how == 3) usleep(4000);

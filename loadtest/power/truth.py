@@ -49,6 +49,9 @@ class Truth:
         for event in events:
             if event.kind == "o":
                 names[event.file] = event.paths[0]
+            if event.kind == "r":
+                old, new = event.paths
+                names |= dict.fromkeys((file for file, name in names.items() if name == old), new)
             if event.kind != "w":
                 continue
             name = names[event.file]

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Coroutine
 
 from notify.links.sockets import listening_socket
+from store.files.descriptors import first_of_operators
 
 RETRY_S = 0.1
 STRANGERS = {"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "BAD_LENGTH", "RECORD_LAYER_FAILURE"}
@@ -36,6 +37,7 @@ class TlsListener:
         self._timeout_s = timeout_s
         self._let_in = let_in
         self._failed = failed
+        self._descriptors = first_of_operators()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.sockets: list[socket.socket] = []
@@ -70,6 +72,10 @@ class TlsListener:
                 accepted, address = await self._loop.sock_accept(listening)
             except OSError:  # it left already, or this process has no descriptors to spare for now
                 await asyncio.sleep(RETRY_S)
+                continue
+            if accepted.fileno() >= self._descriptors:
+                self._failed(address, "all descriptors for clients are in use; raise the limit (ulimit -n)")
+                accepted.close()
                 continue
             self._do(self._shake_hands(accepted, address))
 

@@ -36,6 +36,7 @@ from notify.settings import WireSettings
 from notify.steps import Steps
 from store.audit import Audit, AuditEvent
 from store.errors import StoreError, WireError
+from store.files.descriptors import first_of_operators, first_of_store
 from store.ratelimit import RateLimitedLog
 from store.wire.frames import encode
 from store.wire.handshake import NO_TOKENS
@@ -250,6 +251,7 @@ class WireConnection(asyncio.Protocol):
         """`tokens`: in place of those of the server, and of its certificates."""
         self._server = server
         self._roles = server.roles if tokens is None else CertifiedRoles(())
+        self._descriptors = first_of_operators() if tokens is None else first_of_store()
         self._transport: asyncio.Transport | None = None
         self._is_writable = True
         self._is_read = True
@@ -283,13 +285,22 @@ class WireConnection(asyncio.Protocol):
             transport.abort()
             return
         server.connections_total += 1
-        if len(server.connections) >= server.settings.max_connections:
-            limit = f"{server.settings.max_connections} connections are open already; see wire.max_connections"
+        limit = self._limit_passed(transport)
+        if limit:
             transport.write(encode(Refused(RefusedReason.BUSY, limit)))
             server.found_bad("busy", self._address, limit)
             transport.close()
             return
         server.connections.add(self)
+
+    def _limit_passed(self, transport: asyncio.Transport) -> str:
+        """Why there is no room for it; empty: there is."""
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.fileno() >= self._descriptors:
+            return f"all {self._descriptors} descriptors for this address are in use; raise the limit (ulimit -n)"
+        if len(self._server.connections) >= self._server.settings.max_connections:
+            return f"{self._server.settings.max_connections} connections are open already; see wire.max_connections"
+        return ""
 
     def data_received(self, data: bytes) -> None:
         if self in self._server.connections:

@@ -24,6 +24,8 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler
 
+from store.files.descriptors import first_of_store
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
@@ -123,6 +125,7 @@ class AdminServer:
             self._listening.close()
             raise
         self.port: int = self._listening.getsockname()[1]
+        self._descriptors = first_of_store()
         self._connections: dict[_Connection, None] = {}  # oldest first
         self._of_host: Counter[str] = Counter()
         self._answered: deque[tuple[_Connection, bytes]] = deque()
@@ -178,7 +181,7 @@ class AdminServer:
             self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, connection))
             if self._of_host[host] > MOST_OF_ADDRESS:
                 self._close_oldest(host)
-            if len(self._connections) > MOST_CONNECTIONS:
+            if len(self._connections) > MOST_CONNECTIONS or accepted.fileno() >= self._descriptors:
                 self._close_oldest("")
             if connection in self._connections:
                 self._read(connection)  # most have sent their request by now

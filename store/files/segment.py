@@ -6,7 +6,6 @@ fixed size. A file is named by its base log_offset in 20 digits; log_offset = ba
 the zeros off.
 """
 
-import mmap
 import os
 import struct
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.errors import NO_ROOM, CorruptSegment
+from store.files._mapping import MappedFile
 from store.files.medium import data_from, read_part
 from store.records._records import crc32c, verify, written_bytes
 
@@ -50,7 +50,7 @@ class Sealed(NamedTuple):
 class Segment:
     """An open segment file: mapped for reading, written through its descriptor."""
 
-    def __init__(self, path: Path, base: int, fd: int, mapped: mmap.mmap) -> None:
+    def __init__(self, path: Path, base: int, fd: int, mapped: MappedFile) -> None:
         self.path = path
         self.base = base
         self.size_bytes = len(mapped)
@@ -87,7 +87,7 @@ class Segment:
             reason = header_fault(head, base)
             if reason:
                 raise CorruptSegment(path, base, reason)
-            segment = cls(path, base, fd, mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ))
+            segment = cls(path, base, fd, MappedFile(fd, os.fstat(fd).st_size))
         except BaseException:
             os.close(fd)
             raise
@@ -131,7 +131,10 @@ class Segment:
     def seal(self, end: int) -> None:
         """Cut off the zeros behind the last record, at log_offset `end`. Raises OSError: the next start does it."""
         self.size_bytes = end - self.base
-        os.ftruncate(self.fd, self.size_bytes)
+        try:
+            os.ftruncate(self.fd, self.size_bytes)
+        finally:
+            self.give_back()
 
     def erase_after(self, end: int) -> None:
         """Turn everything from log_offset `end` on into zeros, such as the bytes of a torn append."""
@@ -141,15 +144,21 @@ class Segment:
 
     def forget_pages(self) -> None:
         """Give mapped pages back to the page cache, so that they do not count as this process's memory."""
-        self.map.madvise(mmap.MADV_DONTNEED)
+        self.map.forget_pages()
 
     def remove(self) -> None:
         """Delete the file; 256 MiB take about 100 ms. Raises OSError."""
         self.path.unlink()
         self.close()
 
+    def give_back(self) -> None:
+        """Close its descriptor: nothing is written to it any more, and the mapping needs none."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
     def close(self) -> None:
-        os.close(self.fd)
+        self.give_back()
         # A memoryview of the mapping may still be in use; then the mapping goes with that view.
         with suppress(BufferError):
             self.map.close()
@@ -170,7 +179,7 @@ class Spare:
         try:
             os.ftruncate(self._fd, size_bytes)
             os.posix_fallocate(self._fd, 0, HEADER_BYTES)
-            self._map = mmap.mmap(self._fd, size_bytes, prot=mmap.PROT_READ)
+            self._map = MappedFile(self._fd, size_bytes)
             self.sync_fd = os.dup(self._fd)
         except OSError:
             os.close(self._fd)

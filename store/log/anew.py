@@ -92,9 +92,13 @@ class Anew:
 def _copy(segment: Segment, fd: int, end: int) -> None:
     """Copy the records up to log_offset `end`. Raises NotInMemory if one is invalid: recovery at a start handles it."""
     at = segment.first
-    while at < end:
-        data, _, reason = read_records(segment.fd, segment.base, at, end)
-        if not data:
-            raise NotInMemory(f"{segment.path}: log_offset {at}: {reason}")
-        os.pwrite(fd, data, at - segment.base)
-        at += len(data)
+    reading = os.open(segment.path, os.O_RDONLY)
+    try:
+        while at < end:
+            data, _, reason = read_records(reading, segment.base, at, end)
+            if not data:
+                raise NotInMemory(f"{segment.path}: log_offset {at}: {reason}")
+            os.pwrite(fd, data, at - segment.base)
+            at += len(data)
+    finally:
+        os.close(reading)

@@ -23,6 +23,7 @@ from store.errors import (
     WriteFailed,
     unusable,
 )
+from store.files._mapping import unreadable_pages
 from store.files.marks import Marks, Slot
 from store.files.segment import ALLOCATE_BYTES, HEADER_BYTES, Sealed, Segment, Spare, segment_path, sync_folder
 from store.log.anew import Anew, Doubt
@@ -40,6 +41,8 @@ log = logging.getLogger("penstock.store")
 BUFFERED_COMMIT_BYTES = 16 << 10
 LIKELY_APPEND_BYTES = 1 << 20  # appended in a busy turn of a gateway
 LEAST_INODES = 16
+UNREADABLE = "pages of segments could not be read so far; what lies in them is lost, and all else is served"
+UNREADABLE_REMEDY = "look at the disk, then run `penstock store check`"
 SPARE_RETRY_S = 1.0
 RESERVE_SHARE = 20  # the reserve is at most 1 / RESERVE_SHARE of the file system
 
@@ -91,6 +94,7 @@ class CommitLog:
         self._torn = False
         self._look_again_s, self._disk_free_bytes = 0.0, 0  # free room on the disk, and when to ask again
         self._anew: Anew | None = None
+        self._unreadable = unreadable_pages()  # so many are told of
         self._spare: Spare | None = None
         self._spare_again_s = 0.0  # when to try again to make one
         try:
@@ -99,7 +103,7 @@ class CommitLog:
         except OSError as error:
             self._close_files()
             raise unusable(folder, error) from error
-        self.keep_spare(time.monotonic())
+        self._keep_spare(time.monotonic())
 
     # --- positions
 
@@ -181,6 +185,8 @@ class CommitLog:
                 raise anew.error
             for old in anew.doubt.segments:
                 self._replace(old)
+            for sealed in self.segments[:-1]:
+                sealed.give_back()
             self.flusher.resume(self._active.fd)
         except OSError as error:
             raise DiskFailed(self.folder, f"{self.flusher.error}; {error}") from error
@@ -298,8 +304,14 @@ class CommitLog:
                 raise self._failure(error) from error
             self.flusher.written(self.end)
 
-    def commit_if_due(self, now_s: float) -> None:
-        """Commit what is `buffered_commit_ms` old. Call it several times a second with time.monotonic()."""
+    def tick(self, now_s: float) -> None:
+        """Commit what is `buffered_commit_ms` old, and do other upkeep. Call it several times a second with
+        time.monotonic(). Raises StoreFull or WriteFailed.
+        """
+        self._keep_spare(now_s)
+        if unreadable_pages() > self._unreadable:
+            self._unreadable = unreadable_pages()
+            log.error("%s: %d %s; %s", self.folder, self._unreadable, UNREADABLE, UNREADABLE_REMEDY)
         if now_s >= self._commit_due:
             self.commit()
 
@@ -332,11 +344,8 @@ class CommitLog:
             log.warning("%s: cannot cut the zeros off its end: %s; the next start does it", sealed.path, error)
         self.memory.map(sealed.base, sealed.view(sealed.base, sealed.limit))  # the file ends there now
 
-    def keep_spare(self, now_s: float) -> None:
-        """Make the next segment's file ahead of need. Call it several times a second with time.monotonic().
-
-        It is tried once a second where it fails; without a spare the next roll makes one, or is refused.
-        """
+    def _keep_spare(self, now_s: float) -> None:
+        """Make the next segment's file ahead of need. If that fails it is tried once a second, and by the next roll."""
         if self._spare is not None or now_s < self._spare_again_s:
             return
         self._spare_again_s = now_s + SPARE_RETRY_S

@@ -26,6 +26,7 @@ from rocksdict import (
 )
 
 from store.errors import IndexBusy, IndexDamaged, IndexFailed
+from store.files.descriptors import index_files
 from store.files.marks import Marks, Slot, decode_remembered, encode_remembered
 
 APPLIED_KEY = b"m:applied_offset"
@@ -323,7 +324,7 @@ def _options(write_buffer_bytes: int) -> Options:
     options.set_level_zero_file_num_compaction_trigger(LEVEL_0_FILES)
     options.set_level_zero_slowdown_writes_trigger(5 * LEVEL_0_FILES)
     options.set_level_zero_stop_writes_trigger(8 * LEVEL_0_FILES)
-    options.set_max_open_files(256)
+    options.set_max_open_files(index_files())
     options.set_keep_log_file_num(2)
     options.set_compression_type(DBCompressionType.lz4())
     table = BlockBasedOptions()

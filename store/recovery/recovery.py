@@ -51,6 +51,8 @@ def open_segments(
             segments.append(Segment.open(file.path, writable=file is recovery.files[-1]))
             segments[-1].last_ms = recovery.last_ms.get(file.base)
             _sync(segments[-1], end, marks.flushed)
+            if file is not recovery.files[-1]:
+                segments[-1].give_back()  # there may be more of them than descriptors
         segments, end = _with_active(segments, end, folder, settings, marks.identity)
         sync_folder(folder)  # a kill may have left a file's name not durable: its appends would be lost with it
         marks.start(segments[0].base, end)

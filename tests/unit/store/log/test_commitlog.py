@@ -362,9 +362,9 @@ def test_buffered_commits_after_200_ms(open_log: OPEN_LOG, monkeypatch: pytest.M
     commit_log.append(batch_of(b"1"))
     now_s += 0.15
     commit_log.append(batch_of(b"2"))
-    commit_log.commit_if_due(now_s)
+    commit_log.tick(now_s)
     assert commit_log.committed == start
-    commit_log.commit_if_due(1000.2)
+    commit_log.tick(1000.2)
     assert commit_log.committed == commit_log.end
 
 

@@ -80,7 +80,7 @@ def test_checksums_of_what_is_short_and_long(size: int) -> None:
 
 def test_a_segment_begins_with_these_bytes(tmp_path: Path) -> None:
     segment = Segment.create(tmp_path, 65536, 65536, bytes(16), NOW_MS)
-    assert segment.map[:64] == SEGMENT_HEADER
+    assert bytes(memoryview(segment.map)[:64]) == SEGMENT_HEADER
     assert segment.path.name == "00000000000000065536.log"
     assert google_crc32c.value(SEGMENT_HEADER[:60]) == int.from_bytes(SEGMENT_HEADER[60:], "little")
     segment.close()
