@@ -47,7 +47,7 @@ def _report(path: Path) -> dict[str, Any]:
         indexes = [copies.enter_context(copy_of(path / name)) for name in (INDEX, CHECKPOINT)]
         log = LogScan(path / LOG)
         corruption = [segment.corruption for segment in log.segments if segment.corruption]
-        index = next((index for index in indexes if index and index.fits(log.base, log.end)), None)
+        index = next((index for index in indexes if index and index.fits(log.base, log.end, log.resumes_at)), None)
         if index is None and log.base == 0:
             index = copies.enter_context(_empty_index())
         state: dict[str, Any] = {"queues": [], "sessions": [], "groups": [], "delayed_pending": 0, "applied_offset": 0}
@@ -93,7 +93,7 @@ def _state(log: LogScan, index: Index) -> dict[str, Any]:
     """The state as of the log's end; `applied_offset` is where the folder's own index stands."""
     applied = index.applied_offset
     state = Projection(log, index, StoreSettings())
-    for start, data in log.pieces(applied):
+    for start, data in log.pieces(log.resumes_at(applied) or applied):
         state.replay(start, data)
     sessions = [
         {

@@ -104,7 +104,7 @@ def _is_sound(folder: DataFolder, log: Foreseen) -> bool:
 def knows(index: Path, log: Foreseen, repaired: Repaired) -> bool:
     """Whether an index has entries for the records that came back, in the right places."""
     with copy_of(index) as known:
-        if known is None or not repaired.places or not known.fits(log.base, log.end, 0, log.identity):
+        if known is None or not repaired.places or not known.fits(log.base, log.end, log.resumes_at, 0, log.identity):
             return False
         try:
             queues = Projection(log, known, StoreSettings()).queues
@@ -133,7 +133,7 @@ def build_index(folder: DataFolder, log: Foreseen, changed_from: int | None, on_
         index = Index(new, StoreSettings().index_write_buffer_bytes, of)
         closing.callback(index.close)
         state = Projection(log, index, StoreSettings())
-        start = state.position
+        start = log.resumes_at(state.position) or state.position
         for at, data in log.pieces(start):
             state.replay(at, data)
             on_progress("index", LOG_SHARE + (1 - LOG_SHARE) * (at - start) / max(1, log.end - start))
@@ -149,7 +149,7 @@ def build_index(folder: DataFolder, log: Foreseen, changed_from: int | None, on_
 def _begin_with_checkpoint(folder: DataFolder, new: Path, log: Foreseen, changed_from: int | None) -> None:
     put_aside_from = Quarantine(folder.quarantine).put_aside_from()
     with copy_of(folder.checkpoint) as known:
-        is_usable = known is not None and known.fits(log.base, log.end, put_aside_from, log.identity)
+        is_usable = known is not None and known.fits(log.base, log.end, log.resumes_at, put_aside_from, log.identity)
         if known is None or not is_usable or (changed_from is not None and known.state_offset > changed_from):
             raise NotRebuildable(folder.index, folder.path / CHECKPOINT, log.base)
     shutil.copytree(folder.checkpoint, new)

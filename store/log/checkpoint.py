@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from store.errors import IndexDamaged, IndexFailed, NotRebuildable
+from store.errors import IndexDamaged, IndexFailed, NotRebuildable, StoreError
 from store.files.folder import DataFolder
 from store.files.segment import sync_folder
 from store.log.commitlog import CommitLog
@@ -151,8 +151,12 @@ def _usable(path: Path, log_: CommitLog, open_: Callable[[Path], Index]) -> Inde
     except IndexDamaged as error:
         log.warning("%s: does not open, and is rebuilt (%s)", path, error.__cause__)
         return DAMAGED_INDEX
-    if index.fits(log_.base, log_.end, log_.put_aside_from, log_.identity):
-        return index
+    try:
+        if index.fits(log_.base, log_.end, log_.resumes_at, log_.put_aside_from, log_.identity):
+            return index
+    except (StoreError, OSError):  # of the log: the start verifies it, and opens the index again
+        index.close()
+        raise
     fault = OTHER_VERSION if index.format != FORMAT else OF_ANOTHER_LOG
     if fault == OTHER_VERSION:
         log.warning("%s: has format %d, and this version needs %d; it is rebuilt", path, index.format, FORMAT)

@@ -48,6 +48,10 @@ LEVEL_0_FILES = 8
 LEVEL_1_BYTES = 1 << 30
 
 
+ResumesAt = Callable[[int], int | None]
+"""Where a log is read on from a log_offset, see CommitLog.resumes_at(); None: it is no position of that log."""
+
+
 class IndexedLog(NamedTuple):
     """The log that an index belongs to, as each write of the index notes it."""
 
@@ -118,17 +122,21 @@ class Index:
         written = int.from_bytes(self.get(FORMAT_KEY) or b"\1", "big")
         return written if self.applied_offset else FORMAT
 
-    def fits(self, base: int, end: int, put_aside_from: int = 0, identity: bytes = b"") -> bool:
+    def fits(self, base: int, end: int, resumes_at: ResumesAt, put_aside_from: int = 0, identity: bytes = b"") -> bool:
         """Whether this index can be brought up to date with a log that goes from `base` to `end`.
 
-        `put_aside_from`: bytes that once lay behind this log_offset are not part of the log, so the index must not have
-        applied them. `identity`: of the log, where known; an index of an earlier version has none, and passes.
+        `resumes_at`: of the log, see CommitLog. `put_aside_from`: bytes that once lay behind this log_offset are not
+        part of the log, so the index must not have applied them. `identity`: of the log, where known; an index of an
+        earlier version has none, and passes. Raises CorruptSegment, OSError of the log.
         """
         if identity and (self.get(IDENTITY_KEY) or identity) != identity:
             return False
         known = int.from_bytes(self.get(PUT_ASIDE_KEY) or b"", "big")
         is_of_this_log = known >= put_aside_from or self.state_offset <= put_aside_from
-        return self.format == FORMAT and base <= self.applied_offset and self.state_offset <= end and is_of_this_log
+        is_within = base <= self.applied_offset and self.state_offset <= end
+        if self.format != FORMAT or not is_within or not is_of_this_log:
+            return False
+        return resumes_at(self.applied_offset) is not None
 
     # --- reading
 

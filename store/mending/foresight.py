@@ -24,7 +24,7 @@ from store.recovery.placing import File, is_blank, stray_below, would_place
 from store.recovery.quarantine import Finding, Kind
 from store.recovery.recovery_rules import Decision, Extent, decide
 from store.recovery.running import cut_kind
-from store.recovery.salvage import Hole, salvage
+from store.recovery.salvage import Hole, resumed, salvage
 
 Progress = Callable[[str, float], None]
 """The file in work, and the part that is done (0 to 1)."""
@@ -90,8 +90,19 @@ class Foreseen:
         if at < min(extent.end, cut):
             yield at, min(extent.end, cut)
 
+    def resumes_at(self, log_offset: int) -> int | None:
+        """See CommitLog.resumes_at(); in a damaged range, which a start would make a gap, there. Raises OSError."""
+        for number, file in enumerate(self.files):
+            for start, end in self.runs(number):
+                if start < log_offset < end:
+                    return resumed(file.path, file.base, start, end, log_offset)
+        return log_offset
+
     def pieces(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """(log_offset, verified records) from `start` on; damaged ranges are left out."""
+        """(log_offset, verified records) from `start` on; damaged ranges are left out.
+
+        `start`: where a record begins, or a damaged range.
+        """
         for number, file in enumerate(self.files):
             if self.extents[number].end <= start:
                 continue

@@ -16,7 +16,7 @@ from store.files.segment import HEADER_BYTES, header_fault, read_records, segmen
 from store.records._records import LogMemory, census
 from store.recovery.quarantine import Finding
 from store.recovery.recovery_rules import Decision, Extent, decide
-from store.recovery.salvage import salvage
+from store.recovery.salvage import resumed, salvage
 
 TORN_ATTEMPTS = 3
 TORN_WAIT_S = 0.05
@@ -86,8 +86,19 @@ class LogScan:
     def end(self) -> int:
         return self.segments[-1].end if self.segments else self.first
 
+    def resumes_at(self, log_offset: int) -> int | None:
+        """See CommitLog.resumes_at(); in a damaged range, which a start would make a gap, there. Raises OSError."""
+        for segment in self.segments:
+            for start, end in segment.runs():
+                if start < log_offset < end:
+                    return resumed(segment.path, segment.base, start, end, log_offset)
+        return log_offset
+
     def pieces(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """(log_offset, verified records) from `start` up to `end`; damaged ranges are left out."""
+        """(log_offset, verified records) from `start` up to `end`; damaged ranges are left out.
+
+        `start`: where a record begins, or a damaged range.
+        """
         for segment in self.segments:
             if start >= segment.end:
                 continue
