@@ -23,7 +23,7 @@ from store.records.records import RecordType
 from store.recovery.placing import File, is_blank, stray_below, would_place
 from store.recovery.quarantine import Finding, Kind
 from store.recovery.recovery_rules import Decision, Extent, decide
-from store.recovery.running import cut_kind
+from store.recovery.running import cut_kind, is_sync_cut
 from store.recovery.salvage import Hole, resumed, salvage
 
 Progress = Callable[[str, float], None]
@@ -145,7 +145,7 @@ def foresee(folder: Path, sealed_only: bool = False, on_progress: Progress = sil
     if end is not None and log.extents:
         log.decision = decide([*log.extents, Extent(end, end, (), end, end)], end)
     elif log.extents:
-        log.decision = decide(log.extents, log._flushed)
+        log.decision = decide(log.extents, log._flushed, is_sync_cut(folder))
     else:
         log.decision = Decision(log.base)
     kept = log.files[: log.decision.kept]
@@ -274,7 +274,7 @@ def _ends(log: Foreseen, kept: list[File]) -> list[Finding]:
     if torn is not None and torn.end > torn.start:
         found.append(Finding(log.cut_kind, f"{kept[-1].base:020}", torn.start, torn.end, torn.reason))
     for file, extent in zip(log.files[len(kept) :], log.extents[len(kept) :], strict=True):
-        if log.decision.losses and extent.has_records:
+        if log.decision.puts_aside and extent.has_records:
             found.append(Finding("unconfirmed", f"{file.base:020}", file.base, file.limit, "behind a fault"))
         elif not is_blank(file, extent.written):
             found.append(Finding(log.cut_kind, f"{file.base:020}", file.base, file.limit, "behind that end"))
