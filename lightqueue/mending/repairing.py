@@ -13,7 +13,7 @@ from lightqueue.mending.checking import index_fault
 from lightqueue.mending.inspect import copy_of
 from lightqueue.queues.projection import Projection
 from store.errors import IndexFailed, NotRebuildable
-from store.files.folder import CHECKPOINT, INDEX, LOG, DataFolder
+from store.files.folder import CHECKPOINT, INDEX, LOG, DataFolder, copy_folder, sync_contents
 from store.files.segment import sync_folder
 from store.log.index import Index, IndexedLog
 from store.mending.foresight import Foreseen, Progress, foresee, silent
@@ -140,6 +140,7 @@ def build_index(folder: DataFolder, log: Foreseen, changed_from: int | None, on_
         state.position = log.end
         state.write()
         index.flush()
+    sync_contents(new)
     if folder.index.exists():
         shutil.rmtree(folder.index)
     new.rename(folder.index)
@@ -152,4 +153,4 @@ def _begin_with_checkpoint(folder: DataFolder, new: Path, log: Foreseen, changed
         is_usable = known is not None and known.fits(log.base, log.end, log.resumes_at, put_aside_from, log.identity)
         if known is None or not is_usable or (changed_from is not None and known.state_offset > changed_from):
             raise NotRebuildable(folder.index, folder.path / CHECKPOINT, log.base)
-    shutil.copytree(folder.checkpoint, new)
+    copy_folder(folder.checkpoint, new)

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from store.errors import IndexDamaged, IndexFailed, NotRebuildable, StoreError
-from store.files.folder import DataFolder
+from store.files.folder import DataFolder, copy_folder
 from store.files.segment import sync_folder
 from store.log.commitlog import CommitLog
 from store.log.index import DAMAGED, FORMAT, IDENTITY_KEY, Index, IndexedLog
@@ -175,5 +175,6 @@ def _restoring(folder: DataFolder) -> Path:
 
 def _restore(folder: DataFolder) -> None:
     shutil.rmtree(folder.index, ignore_errors=True)
-    shutil.copytree(folder.checkpoint, _restoring(folder))
+    copy_folder(folder.checkpoint, _restoring(folder))
     _restoring(folder).rename(folder.index)
+    sync_folder(folder.path)

@@ -25,7 +25,7 @@ from typing import BinaryIO
 import msgspec
 
 from store.errors import BackupUnusable, FolderUnusable, NotOfThisLog
-from store.files.folder import CHECKPOINT, LOG
+from store.files.folder import CHECKPOINT, LOG, missing_above, sync_names
 from store.files.marks import read_marks
 from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, sync_folder
 from store.files.sums import Sum, read_sums
@@ -118,7 +118,9 @@ def _backup(data: Path, target: Path, prune: bool, on_progress: Progress) -> Bac
         raise FolderUnusable(data, "holds no log with marks; start the server on it once")
     if earlier is not None and earlier.identity != slot.identity.hex():
         raise NotOfThisLog(target, data)
+    made = missing_above(target / LOG)
     (target / LOG).mkdir(mode=0o700, parents=True, exist_ok=True)
+    sync_names(target / LOG, made)
     # Take the checkpoint first, then the marks, then the files: so the marks cover all that the checkpoint has applied,
     # and the files cover all that the marks confirm.
     checkpoint = _Checkpoint(data / CHECKPOINT)

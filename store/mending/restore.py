@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from store.errors import BackupUnusable, FolderUnusable, IndexFailed
-from store.files.folder import CHECKPOINT, LOG
+from store.files.folder import CHECKPOINT, LOG, copy_folder, missing_above, sync_contents, sync_names
 from store.files.marks import Marks
 from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, read_header, segment_header, sync_folder
 from store.log.index import FORMAT, Index, IndexedLog
@@ -68,10 +68,11 @@ def restore(
     try:
         cut = _cut(target, manifest, to, at_ms)
         shutil.rmtree(new, ignore_errors=True)
+        made = missing_above(new)
         (new / LOG).mkdir(mode=0o700, parents=True)
         restored = _fill(target, new, manifest, cut, skip_bytes, on_progress)
         new.rename(data)
-        sync_folder(data.absolute().parent)
+        sync_names(data, made)
     except OSError as error:
         raise FolderUnusable(data, str(error)) from error
     return restored
@@ -159,7 +160,7 @@ def _restore_checkpoint(target: Path, new: Path, manifest: BackupManifest, cut: 
     if not manifest.checkpoint:
         return
     folder = new / CHECKPOINT
-    shutil.copytree(target / manifest.checkpoint, folder)
+    copy_folder(target / manifest.checkpoint, folder)
     try:
         index = Index(folder, StoreSettings().index_write_buffer_bytes, IndexedLog(identity=identity))
         try:
@@ -172,6 +173,7 @@ def _restore_checkpoint(target: Path, new: Path, manifest: BackupManifest, cut: 
             index.flush()
         finally:
             index.close()
+        sync_contents(folder)
     except IndexFailed as error:
         raise BackupUnusable(target, str(error.__cause__)) from error
 
