@@ -3,7 +3,6 @@
 It reads the index in a copy that it brings up to date from the log, as a server does at its next start.
 """
 
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -16,7 +15,7 @@ from lightqueue.queues.projection import Projection
 from lightqueue.queues.table import KIND_NAMES, QueueTable
 from store.errors import FolderUnusable, IndexFailed, NotRebuildable, UnknownRecord
 from store.files.folder import CHECKPOINT, INDEX, LOG
-from store.log.index import Index
+from store.log.index import Index, link_files
 from store.records.records import RecordType
 from store.recovery.logscan import LogScan, SegmentScan
 from store.settings import StoreSettings
@@ -163,18 +162,8 @@ def _opened_copy(folder: Path, copy: Path) -> Index | None:
     for _ in range(COPY_ATTEMPTS):  # its owner may delete a file between listing and opening
         shutil.rmtree(copy, ignore_errors=True)
         try:
-            _copy_files(folder, copy)
+            link_files(folder, copy)
             return Index(copy, StoreSettings().index_write_buffer_bytes, is_copy=True)
         except (FileNotFoundError, IndexFailed):
             continue
     return None
-
-
-def _copy_files(folder: Path, copy: Path) -> None:
-    """Copy an index's files; tables never change once written, so they are linked."""
-    copy.mkdir()
-    for name in sorted(os.listdir(folder)):
-        if name.endswith(".sst"):
-            (copy / name).symlink_to((folder / name).resolve())
-        elif not name.startswith("LO"):  # LOCK and RocksDB's own log
-            shutil.copyfile(folder / name, copy / name)

@@ -6,6 +6,8 @@ the records between the two, only effects that may be applied twice are in. (One
 flushes only one, even with atomic_flush.)
 """
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -311,6 +313,41 @@ def foreseen_marks(folder: Path) -> Slot | None:
             return remembered_marks(Path(links))
     except OSError:
         return None
+
+
+def link_files(folder: Path, copy: Path) -> None:
+    """Make `copy` a copy of an index's files, which its owner may use; tables never change once written, so they are
+    linked. Raises OSError.
+    """
+    copy.mkdir()
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".sst"):
+            (copy / name).symlink_to((folder / name).resolve())
+        elif not name.startswith("LO"):  # LOCK and RocksDB's own log
+            shutil.copyfile(folder / name, copy / name)
+
+
+def fault_of(folder: Path) -> str:
+    """Why an index that nobody uses does not read back; empty if it does. Reads all of it, and changes nothing.
+
+    Raises OSError.
+    """
+    with TemporaryDirectory(prefix="penstock-read-") as temporary:
+        try:
+            link_files(folder, Path(temporary) / "index")
+            index = Index(Path(temporary) / "index", 1 << 20, is_copy=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return "it is missing"
+        except IndexFailed as error:
+            return str(error.__cause__ or error)
+        try:
+            for _ in index.scan(b"", b"\xff"):
+                pass
+        except IndexFailed as error:
+            return str(error.__cause__ or error)
+        finally:
+            index.close()
+    return ""
 
 
 def _write_options(no_slowdown: bool) -> WriteOptions:
