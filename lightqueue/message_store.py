@@ -124,7 +124,7 @@ class MessageStore:
         raise IndexFailed(self.folder.index, "is damaged however often it is built")
 
     def _replay(self, state: Projection, on_replayed: Callable[[int, int], None]) -> None:
-        began = state.position
+        began = self.log.resumes_at(state.position) or state.position
         for start, data in self.log.ranges(began, REPLAY_BYTES):
             state.replay(start, data)
             self.replayed_bytes += len(data)

@@ -49,8 +49,8 @@ class CorruptSegment(StoreError):
         self.log_offset = log_offset
         self.reason = reason
         super().__init__(
-            f"{segment}: corrupt record at log_offset {log_offset} ({reason}); restore this file from a copy, "
-            "or move it and every newer segment away to give up what they hold"
+            f"{segment}: corrupt record at log_offset {log_offset} ({reason}); stop the store, then `penstock store "
+            f"repair {segment.parent.parent} --index` mends it; with --from COPY it brings back what a copy has of it"
         )
 
 

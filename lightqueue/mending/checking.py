@@ -300,9 +300,11 @@ def index_fault(path: Path, name: str, index: Index | None, log: Foreseen, in_us
         return f"has format {index.format}, and this version needs {FORMAT}"
     end = log.end if not in_use else max(log.end, index.state_offset)
     put_aside = put_aside_from([*Quarantine(path / QUARANTINE).findings(), *log.findings])
-    if not index.fits(log.base, end, put_aside, log.identity):
-        if index.fits(log.base, end, put_aside):
+    if not index.fits(log.base, end, log.resumes_at, put_aside, log.identity):
+        if index.fits(log.base, end, log.resumes_at, put_aside):
             return "is of another log"
+        if log.resumes_at(index.applied_offset) is None:
+            return f"stands at log_offset {index.applied_offset}, in the middle of a record"
         return f"stands for log_offset {index.applied_offset} to {index.state_offset}, the log for {log.base} to {end}"
     return None
 

@@ -3,7 +3,6 @@
 It reads the index in a copy that it brings up to date from the log, as a server does at its next start.
 """
 
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -16,7 +15,7 @@ from lightqueue.queues.projection import Projection
 from lightqueue.queues.table import KIND_NAMES, QueueTable
 from store.errors import FolderUnusable, IndexFailed, NotRebuildable, UnknownRecord
 from store.files.folder import CHECKPOINT, INDEX, LOG
-from store.log.index import Index
+from store.log.index import Index, link_files
 from store.records.records import RecordType
 from store.recovery.logscan import LogScan, SegmentScan
 from store.settings import StoreSettings
@@ -47,7 +46,7 @@ def _report(path: Path) -> dict[str, Any]:
         indexes = [copies.enter_context(copy_of(path / name)) for name in (INDEX, CHECKPOINT)]
         log = LogScan(path / LOG)
         corruption = [segment.corruption for segment in log.segments if segment.corruption]
-        index = next((index for index in indexes if index and index.fits(log.base, log.end)), None)
+        index = next((index for index in indexes if index and index.fits(log.base, log.end, log.resumes_at)), None)
         if index is None and log.base == 0:
             index = copies.enter_context(_empty_index())
         state: dict[str, Any] = {"queues": [], "sessions": [], "groups": [], "delayed_pending": 0, "applied_offset": 0}
@@ -93,7 +92,7 @@ def _state(log: LogScan, index: Index) -> dict[str, Any]:
     """The state as of the log's end; `applied_offset` is where the folder's own index stands."""
     applied = index.applied_offset
     state = Projection(log, index, StoreSettings())
-    for start, data in log.pieces(applied):
+    for start, data in log.pieces(log.resumes_at(applied) or applied):
         state.replay(start, data)
     sessions = [
         {
@@ -163,18 +162,8 @@ def _opened_copy(folder: Path, copy: Path) -> Index | None:
     for _ in range(COPY_ATTEMPTS):  # its owner may delete a file between listing and opening
         shutil.rmtree(copy, ignore_errors=True)
         try:
-            _copy_files(folder, copy)
+            link_files(folder, copy)
             return Index(copy, StoreSettings().index_write_buffer_bytes, is_copy=True)
         except (FileNotFoundError, IndexFailed):
             continue
     return None
-
-
-def _copy_files(folder: Path, copy: Path) -> None:
-    """Copy an index's files; tables never change once written, so they are linked."""
-    copy.mkdir()
-    for name in sorted(os.listdir(folder)):
-        if name.endswith(".sst"):
-            (copy / name).symlink_to((folder / name).resolve())
-        elif not name.startswith("LO"):  # LOCK and RocksDB's own log
-            shutil.copyfile(folder / name, copy / name)

@@ -13,7 +13,7 @@ from lightqueue.mending.checking import index_fault
 from lightqueue.mending.inspect import copy_of
 from lightqueue.queues.projection import Projection
 from store.errors import IndexFailed, NotRebuildable
-from store.files.folder import CHECKPOINT, INDEX, LOG, DataFolder
+from store.files.folder import CHECKPOINT, INDEX, LOG, DataFolder, copy_folder, sync_contents
 from store.files.segment import sync_folder
 from store.log.index import Index, IndexedLog
 from store.mending.foresight import Foreseen, Progress, foresee, silent
@@ -104,7 +104,7 @@ def _is_sound(folder: DataFolder, log: Foreseen) -> bool:
 def knows(index: Path, log: Foreseen, repaired: Repaired) -> bool:
     """Whether an index has entries for the records that came back, in the right places."""
     with copy_of(index) as known:
-        if known is None or not repaired.places or not known.fits(log.base, log.end, 0, log.identity):
+        if known is None or not repaired.places or not known.fits(log.base, log.end, log.resumes_at, 0, log.identity):
             return False
         try:
             queues = Projection(log, known, StoreSettings()).queues
@@ -133,13 +133,14 @@ def build_index(folder: DataFolder, log: Foreseen, changed_from: int | None, on_
         index = Index(new, StoreSettings().index_write_buffer_bytes, of)
         closing.callback(index.close)
         state = Projection(log, index, StoreSettings())
-        start = state.position
+        start = log.resumes_at(state.position) or state.position
         for at, data in log.pieces(start):
             state.replay(at, data)
             on_progress("index", LOG_SHARE + (1 - LOG_SHARE) * (at - start) / max(1, log.end - start))
         state.position = log.end
         state.write()
         index.flush()
+    sync_contents(new)
     if folder.index.exists():
         shutil.rmtree(folder.index)
     new.rename(folder.index)
@@ -149,7 +150,7 @@ def build_index(folder: DataFolder, log: Foreseen, changed_from: int | None, on_
 def _begin_with_checkpoint(folder: DataFolder, new: Path, log: Foreseen, changed_from: int | None) -> None:
     put_aside_from = Quarantine(folder.quarantine).put_aside_from()
     with copy_of(folder.checkpoint) as known:
-        is_usable = known is not None and known.fits(log.base, log.end, put_aside_from, log.identity)
+        is_usable = known is not None and known.fits(log.base, log.end, log.resumes_at, put_aside_from, log.identity)
         if known is None or not is_usable or (changed_from is not None and known.state_offset > changed_from):
             raise NotRebuildable(folder.index, folder.path / CHECKPOINT, log.base)
-    shutil.copytree(folder.checkpoint, new)
+    copy_folder(folder.checkpoint, new)

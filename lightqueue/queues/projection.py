@@ -84,9 +84,9 @@ class Projection:
         self.position = self.applied = index.applied_offset  # the index has everything before `applied`
         self._state_offset = index.state_offset
         self.crossed = Crossed()
-        self._gap_end = 0
+        self._gap_end, self._gap_is_known = 0, False  # of the newest GAP record
         if log.first > HEADER_BYTES and not self._state_offset:  # nothing tells the state before it
-            self._cross_gap(log.first)
+            self._cross_gap(log.first, is_known=False)
 
     @property
     def has_news(self) -> bool:
@@ -133,9 +133,7 @@ class Projection:
             self._apply_message(record)
             return
         if record.type == RecordType.GAP:
-            if record.log_offset != self._gap_end:  # a large gap is several records
-                self._cross_gap(record.log_offset)
-            self._gap_end = record.log_offset + record.length
+            self._cross(record.log_offset, record.log_offset + record.length)
             return
         if record.type not in TYPES:
             raise UnknownRecord(record.log_offset, record.type)
@@ -165,9 +163,15 @@ class Projection:
         else:
             self.sessions.apply(change, record.log_offset, record.timestamp_ms)
 
-    def _cross_gap(self, log_offset: int) -> None:
-        """Note that records are lost. State before the index's `state_offset` is not affected."""
-        is_known = log_offset < self._state_offset
+    def _cross(self, start: int, end: int) -> None:
+        """Cross a GAP record. A large gap is several of them; the index may have been in the middle of it."""
+        is_known = end <= self._state_offset
+        if start != self._gap_end or (self._gap_is_known and not is_known):
+            self._cross_gap(start, is_known)
+        self._gap_end, self._gap_is_known = end, is_known
+
+    def _cross_gap(self, log_offset: int, is_known: bool) -> None:
+        """Note that records are lost. `is_known`: the index has the state behind them, but not all entries."""
         groups = self.groups.cross_gap(is_known)
         self.crossed.groups.update(groups)
         if not is_known:

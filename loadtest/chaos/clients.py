@@ -109,6 +109,7 @@ class ChaosClient:
             if self.known and not connack.session_present:
                 self.fault("the session is gone")
             self.known = True
+            self.ledger.on_connected(self.client_id)
             self.lives += 1
             self.connection = connection
             try:
@@ -231,6 +232,7 @@ class ChaosPublisher(ChaosClient):
                 continue
             packet_id = self._free_id()
             self.inflight[packet_id] = entry
+            self.ledger.on_flight(message, packet_id)
             connection.send(self._packet(packet_id, entry))
 
     def _free_id(self) -> int:

@@ -55,6 +55,12 @@ class Ledger:
         self.newest[message.publisher] = message.sequence
         self.counts["sent"] += 1
 
+    def on_connected(self, client_id: str) -> None:
+        """Note that a client has a session. Here that is of no interest."""
+
+    def on_flight(self, message: SentMessage, packet_id: int) -> None:
+        """Note that a publisher sends a message with a packet identifier. Here that is of no interest."""
+
     def on_acked(self, message: SentMessage) -> None:
         if message not in self.acked:
             self.acked.add(message)

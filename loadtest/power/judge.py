@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
+from loadtest.power.returning import come_back
 from loadtest.power.traffic import FILTERS, GROUP, GROUP_FILTER, key_of
 from loadtest.power.truth import Stored, Truth
 from store.errors import StoreError
@@ -77,7 +81,31 @@ class ImageJudge:
             store.close()
         if twice:
             self._start_again(settings, found, verdict)
+        if self._is_sync:
+            self._have_clients_back(settings, event, verdict)
         return verdict
+
+    def _have_clients_back(self, settings: StoreSettings, event: int, verdict: ImageVerdict) -> None:
+        """Check that every client finds its session, and that what it had in flight comes once."""
+        client_ids = [client_id for client_id, at in self._truth.connected.items() if at < event]
+        flights = self._truth.flights_at(event)
+        verdict.counts["clients that came back"] += len(client_ids)
+        verdict.counts["of QoS 2 in flight"] += sum(map(len, flights.values()))
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the loop of a gateway
+                back = come_back(replace(settings, retention_bytes=None), client_ids, flights)
+                gone, store = runner.run(back)
+        except (StoreError, OSError) as error:
+            verdict.complaints.append(f"its clients cannot come back: {error!r}")
+            return
+        try:
+            verdict.complain("clients that are told that they have no session", gone)
+            present = Counter(key_of(record.payload) for record in _messages(store).values())
+            verdict.complain("of QoS 2 twice, once its publisher is back", _twice(present))
+            mine = [flight.key for flying in flights.values() for flight in flying]
+            verdict.complain("of QoS 2 lost though its publisher is back", (key for key in mine if not present[key]))
+        finally:
+            store.close()
 
     def _start_again(self, settings: StoreSettings, found: dict[int, Record], verdict: ImageVerdict) -> None:
         """Check that the next start finds the same messages, and those stored since."""
@@ -143,8 +171,7 @@ class ImageJudge:
         verdict.complain("acknowledged before they were synced", unsynced if self._is_sync else ())
         verdict.complain("lost although they were acknowledged", lost)
         verdict.complain("lost silently", silent)
-        once = (key for key in present if key.split(" ")[2] == "2" and "$delayed" not in key)
-        verdict.complain("of QoS 2 twice", (key for key in once if present[key] > 1))
+        verdict.complain("of QoS 2 twice", _twice(present))
 
     def _look_at_queues(self, store: MessageStore, found: dict[int, Record], verdict: ImageVerdict) -> None:
         """Check that the queues have each message once, in order."""
@@ -215,6 +242,11 @@ def _boot_anew(path: Path) -> None:
 
 def _is(record: Record, stored: Stored | None) -> bool:
     return stored is not None and (stored.key, stored.topic) == (key_of(record.payload), record.topic)
+
+
+def _twice(present: Counter[str]) -> list[str]:
+    """Messages of QoS 2 that are there more than once. Delayed ones are, once they were carried or dispatched."""
+    return [key for key, times in present.items() if times > 1 and key.split(" ")[2] == "2" and "$delayed" not in key]
 
 
 def _is_named(stored: Stored, findings: list[Finding]) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from loadtest.power.recording import Recorder
 TICK_S = 0.05
 RATE = 400  # messages/s of all publishers
 FILTERS = {"s-levels": {"power/+": 2}, "s-one": {"power/b": 1}, "s-other": {"work/#": 1}}
+VERSIONS = {"p3": 4}
+"""The version of MQTT of clients that do not speak 5."""
 GROUP_FILTER = "work/#"
 GROUP = "g"
 SETTINGS: dict[str, object] = {
@@ -47,6 +50,23 @@ class Acked(NamedTuple):
     at: int
 
 
+class FlightStep(IntEnum):
+    """A step of a QoS 2 message as its publisher knows it."""
+
+    SENT = 0
+    RECEIVED = 1  # it has the PUBREC
+    OVER = 2
+
+
+class Flight(NamedTuple):
+    """A step, and the packet identifier of the message; `at`: as in Acked."""
+
+    key: str
+    packet_id: int
+    step: FlightStep
+    at: int
+
+
 class Account(msgspec.Struct):
     """All acknowledgements that clients got, and all messages that they sent."""
 
@@ -56,6 +76,8 @@ class Account(msgspec.Struct):
     acked: list[Acked] = []  # of messages
     settled: list[tuple[int, int]] = []  # log_offset of a message acknowledged by its group, and when
     sent: list[str] = []
+    connected: list[tuple[str, int]] = []  # client_id, and when the client got its first CONNACK
+    flights: list[Flight] = []  # of QoS 2
     kills: list[int] = []
 
 
@@ -66,12 +88,34 @@ class _Noting(Ledger):
         super().__init__()
         self._recorder = recorder
         self._account = account
+        self._known: set[str] = set()
+        self._flying: dict[SentMessage, int] = {}  # packet identifiers of QoS 2 messages
 
     def on_sent(self, message: SentMessage) -> None:
         super().on_sent(message)
         self._account.sent.append(key_of(message.payload()))
 
+    def on_connected(self, client_id: str) -> None:
+        if client_id not in self._known:
+            self._known.add(client_id)
+            self._account.connected.append((client_id, self._recorder.position))
+
+    def on_flight(self, message: SentMessage, packet_id: int) -> None:
+        if message.qos == 2:
+            self._flying[message] = packet_id
+            self._note(message, FlightStep.SENT)
+
+    def on_refused(self, message: SentMessage) -> None:
+        self._note(message, FlightStep.OVER)
+        super().on_refused(message)
+
+    def _note(self, message: SentMessage, step: FlightStep) -> None:
+        if message in self._flying:
+            flight = Flight(key_of(message.payload()), self._flying[message], step, self._recorder.position)
+            self._account.flights.append(flight)
+
     def on_acked(self, message: SentMessage) -> None:
+        self._note(message, FlightStep.OVER if message in self.acked else FlightStep.RECEIVED)
         if message not in self.acked:
             self._account.acked.append(Acked(key_of(message.payload()), self._recorder.position))
         super().on_acked(message)
@@ -131,7 +175,7 @@ def _load(cluster: Cluster, recorder: Recorder, account: Account, seed: int) -> 
     load = ChaosLoad(cluster, seed)
     load.ledger = _Noting(recorder, account)
     load.publisher("p5", ("power/a", 1), ("power/b", 2)).may_be_refused = True
-    load.publisher("p3", ("power/b", 2), ("power/c", 1), version=4)
+    load.publisher("p3", ("power/b", 2), ("power/c", 1), version=VERSIONS["p3"])
     load.publisher("p-work", ("work/1", 1), ("work/2", 1), ("work/3", 2)).may_be_refused = True
     retained = load.publisher("p-kept", *((f"kept/{i}", 1) for i in range(7)))
     retained.may_be_refused = retained.retain = True

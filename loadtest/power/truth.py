@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from loadtest.power.recording import Event
-from loadtest.power.traffic import Account, key_of
+from loadtest.power.traffic import Account, Flight, FlightStep, key_of
 from loadtest.power.volume import Folder, Volume, VolumeFile
 from store.files.marks import decode_slot
 from store.files.segment import SUFFIX
@@ -40,6 +40,8 @@ class Truth:
         self.acked = sorted((_event_at(ends, acked.at), acked.key) for acked in account.acked)
         self.settled = sorted((_event_at(ends, at), log_offset) for log_offset, at in account.settled)
         self.subscribed = _event_at(ends, account.subscribed_at)
+        self.connected = {client_id: _event_at(ends, at) for client_id, at in account.connected}
+        self._flights = [(_event_at(ends, flight.at), flight) for flight in account.flights]
         self._read(events)
 
     def _read(self, events: list[Event]) -> None:
@@ -81,6 +83,18 @@ class Truth:
 
     def settled_before(self, event: int) -> list[int]:
         return [log_offset for _, log_offset in self.settled[: bisect_left(self.settled, (event, 0))]]
+
+    def flights_at(self, event: int) -> dict[str, list[Flight]]:
+        """By publisher: the newest step of each QoS 2 message that is not over, as it knew at an event."""
+        found: dict[tuple[str, int], Flight] = {}
+        for at, flight in self._flights:
+            if at < event:
+                found[flight.key.split(" ")[0], flight.packet_id] = flight
+        flying: dict[str, list[Flight]] = {}
+        for (publisher, _), flight in found.items():
+            if flight.step != FlightStep.OVER:
+                flying.setdefault(publisher, []).append(flight)
+        return flying
 
 
 def _event_at(ends: list[int], position: int) -> int:

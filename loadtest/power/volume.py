@@ -190,6 +190,10 @@ class Volume:
         """Write everything that was done, as without a power cut."""
         _write(self.root, to, lambda folder: folder.names, lambda file: content(file, lambda _: len(file.pending)))
 
+    def write_certain(self, to: Path) -> None:
+        """Write what any power cut now leaves: what was synced, and nothing else."""
+        _write(self.root, to, lambda folder: folder.durable, lambda file: bytes(file.durable))
+
     def write_image(self, to: Path, rng: random.Random, has_journal: bool = False) -> str:
         """Write a state that a power cut now may leave. Returns a description of the choice.
 

@@ -2,15 +2,19 @@
 
 import json
 import os
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.commands.progress import shown
 from penstock.commands.store_check import Folder, Json, check_is_folder
 from penstock.errors import PenstockError, UsageError
+
+if TYPE_CHECKING:
+    from store.mending.restore import Restored
 
 SHOWN = 20
 
@@ -19,6 +23,12 @@ Target = Annotated[Path, typer.Argument(metavar="TARGET", help="The folder of th
 
 class Damaged(PenstockError):
     """The copy is complete, but its source is damaged."""
+
+
+class RestoredInPart(PenstockError):
+    """The data folder is there, without what the backup lacks by now."""
+
+    exit_code = 3
 
 
 def backup(
@@ -45,16 +55,27 @@ def backup(
         done = back_up(folder, target, prune, on_progress)
     manifest = done.manifest
     if as_json:
-        said = {"first": manifest.base, "end": manifest.end, "linked": done.linked, "copied": done.copied}
+        said: dict[str, object] = {
+            "first": manifest.base,
+            "end": manifest.end,
+            "linked": done.linked,
+            "copied": done.copied,
+        }
         said |= {"copied_bytes": done.copied_bytes, "kept": done.kept}
-        typer.echo(json.dumps(said | {"damaged": done.damaged, "missing": manifest.missing}))
+        said |= {"damaged": done.damaged, "missing": manifest.missing, "checkpoint_fault": done.checkpoint_fault}
+        typer.echo(json.dumps(said))
     else:
         typer.echo(
             f"{target}: log_offset {manifest.base} to {manifest.end}; {done.kept} segments were there, {done.linked} "
             f"linked, {done.copied} copied ({done.copied_bytes} bytes)"
         )
     _warn(target, manifest.missing)
-    _complain(folder, done.damaged)
+    faults = [f"damaged at log_offset {_listed(done.damaged)}"] if done.damaged else []
+    if done.checkpoint_fault:
+        kept = f"the backup keeps its {manifest.checkpoint}" if manifest.checkpoint else "the backup has none"
+        faults.append(f"its index-checkpoint does not read back ({done.checkpoint_fault}), so {kept}")
+    if faults:
+        raise Damaged(f"{folder}: {'; '.join(faults)}; `penstock store check` says what to do")
 
 
 def restore(
@@ -76,7 +97,8 @@ def restore(
 ) -> None:
     """Create a data folder from a backup, with a new identity. No log_offset after the restored point is used again.
 
-    Exit code: 0; 1 if it failed or the backup is damaged. A start serves the intact part.
+    Exit code: 0; 3 if the backup is damaged or lacks a file: the folder is there, without what the backup lacks, which
+    is named, and a start serves all that is intact; 1 if it failed, and there is no folder.
     """
     from store.mending.restore import SKIP_BYTES
     from store.mending.restore import restore as bring_back
@@ -86,16 +108,34 @@ def restore(
     with shown("restore") as on_progress:
         done = bring_back(target, folder, to, at_ms, SKIP_BYTES if skip_bytes is None else skip_bytes, on_progress)
     if as_json:
-        said = {"first": done.first, "end": done.end, "next": done.next, "identity": done.identity.hex()}
+        said: dict[str, object] = {
+            "first": done.first,
+            "end": done.end,
+            "next": done.next,
+            "identity": done.identity.hex(),
+        }
         damaged = [(hole.start, hole.end) for hole in done.damaged]
-        typer.echo(json.dumps(said | {"damaged": damaged, "missing": done.missing}))
+        said |= {"damaged": damaged, "missing": done.missing, "lost": done.lost, "without_index": done.without_index}
+        typer.echo(json.dumps(said))
     else:
         typer.echo(
             f"{folder}: log_offset {done.first} to {done.end}; new records come from {done.next} on, "
             f"identity {done.identity.hex()}"
         )
     _warn(target, done.missing)
-    _complain(target, [(hole.start, hole.end) for hole in done.damaged])
+    if faults := list(_faults(done)):
+        remedy = "another backup of this log may have it"
+        raise RestoredInPart(f"{target}: is not whole: {'; '.join(faults)}; {folder} has all the rest; {remedy}")
+
+
+def _faults(done: "Restored") -> Iterator[str]:
+    if done.damaged:
+        yield f"damaged at log_offset {_listed([(hole.start, hole.end) for hole in done.damaged])}"
+    if done.lost:
+        yield f"the files of log_offset {_listed(done.lost)} are missing"
+    if done.without_index:
+        before = f"sessions, groups and queue offsets from before log_offset {done.first} are lost"
+        yield f"{done.without_index}, so {before}"
 
 
 def _warn(target: Path, missing: list[tuple[int, int]]) -> None:
@@ -106,12 +146,6 @@ def _warn(target: Path, missing: list[tuple[int, int]]) -> None:
 
 def _listed(ranges: list[tuple[int, int]]) -> str:
     return ", ".join(f"{start} to {end}" for start, end in ranges[:SHOWN])
-
-
-def _complain(folder: Path, damaged: list[tuple[int, int]]) -> None:
-    """Raises Damaged."""
-    if damaged:
-        raise Damaged(f"{folder}: damaged at log_offset {_listed(damaged)}; `penstock store check` says what was in it")
 
 
 def _unix_ms(text: str) -> int:

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from penstock.spark.columns import Messages
 from penstock.spark.errors import DataLost, FolderUnreadable, LogDamaged
+from store.errors import CorruptSegment
 from store.files.folder import LOG
 from store.files.marks import read_marks
 from store.files.segment import HEADER_BYTES, IDENTITY_BYTES, header_fault, segment_paths
 from store.records._columns import read_parts, verify_each
 from store.records._records import verify
 from store.records.records import RecordType
+from store.recovery.salvage import resumed
 
 PIECE_BYTES = 2 << 20  # read at a time: some thousand records, which stay in the processor's cache
 FIRST_BYTES = 64 << 10  # first read where the end is unknown; doubled each time
@@ -117,6 +119,22 @@ class LogFolder:
             return segments[-1].path.stat().st_size if segments else 0
         except FileNotFoundError:
             return 0
+
+    def resumes_at(self, log_offset: int) -> int | None:
+        """See CommitLog.resumes_at(): a copy of an index may stand in the middle of a gap until it is flushed again."""
+        for segment in reversed(self.segments()):
+            if segment.base > log_offset:
+                continue
+            end = segment.end or self.end()
+            if not segment.first < log_offset < end:
+                return log_offset
+            try:
+                return resumed(segment.path, segment.base, segment.first, end, log_offset)
+            except CorruptSegment as error:
+                raise LogDamaged(error.segment, error.log_offset, error.reason) from error
+            except OSError as error:
+                raise FolderUnreadable(segment.path, error.strerror or str(error)) from error
+        return None
 
     def look_from(self, log_offset: int, reaches: int) -> None:
         """Begin the search for the end at a record that an index knows, if valid records go on from it to `reaches`.

@@ -63,7 +63,8 @@ def queue_offsets(log: LogFolder, start: int) -> Iterator[TopicCounter | None]:
             anchor = min(start, index.applied_offset)
             queues = queues_of(index, log)
             yield TopicCounter(
-                anchor, lambda topics: [queues.position_of(queues.topic_queue(topic), anchor) for topic in topics]
+                log.resumes_at(anchor) or anchor,
+                lambda topics: [queues.position_of(queues.topic_queue(topic), anchor) for topic in topics],
             )
         elif log.base() == 0:
             yield TopicCounter(0, lambda topics: [0] * len(topics))
@@ -86,7 +87,7 @@ def index_of(log: LogFolder, copies: ExitStack) -> Index | None:
         if index is None:
             continue
         log.look_from(queues_of(index, log).newest_entry(LEVELS_LOOKED_AT), index.state_offset)
-        if index.fits(log.base(), log.end()):
+        if index.fits(log.base(), log.end(), log.resumes_at):
             return index
     if found and log.base():
         raise IndexUnreadable(log.path / INDEX)

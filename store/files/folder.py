@@ -3,8 +3,9 @@
 import fcntl
 import logging
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,12 +37,13 @@ class DataFolder:
         mode = 0o777 & ~umask_for(group_access)
         try:
             is_ours = _is_missing_or_empty(path) or (path / LOCK).exists()
+            made = missing_above(path)
             path.mkdir(mode, parents=True, exist_ok=True)
             (path / LOG).mkdir(mode, exist_ok=True)
             self._lock_fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666 & mode)
             sync_folder(path)
             with suppress(PermissionError):  # without it a power cut could remove the whole folder
-                sync_folder(path.absolute().parent)
+                sync_names(path, made)
         except OSError as error:
             raise FolderUnusable(path, error.strerror or str(error)) from error
         try:
@@ -112,6 +114,34 @@ class DataFolder:
             yield folder
             with suppress(OSError), os.scandir(folder) as entries:
                 yield from (Path(entry) for entry in entries if not entry.is_symlink())
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder of files, durably but for its name. Raises OSError."""
+    shutil.copytree(source, target)
+    sync_contents(target)
+
+
+def sync_contents(folder: Path) -> None:
+    """Make all files of a folder durable, and their names. Raises OSError."""
+    for path in folder.iterdir():
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    sync_folder(folder)
+
+
+def sync_names(path: Path, made: Sequence[Path]) -> None:
+    """Make the name of a folder durable, and those of the folders above it that were made with it. Raises OSError."""
+    for each in (path, *made):
+        sync_folder(each.absolute().parent)
+
+
+def missing_above(path: Path) -> list[Path]:
+    """The folders above a path that are not there yet, the nearest first."""
+    return [each for each in path.absolute().parents if not each.exists()]
 
 
 def _is_missing_or_empty(path: Path) -> bool:

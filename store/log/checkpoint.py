@@ -20,8 +20,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from store.errors import IndexDamaged, IndexFailed, NotRebuildable
-from store.files.folder import DataFolder
+from store.errors import IndexDamaged, IndexFailed, NotRebuildable, StoreError
+from store.files.folder import DataFolder, copy_folder
 from store.files.segment import sync_folder
 from store.log.commitlog import CommitLog
 from store.log.index import DAMAGED, FORMAT, IDENTITY_KEY, Index, IndexedLog
@@ -151,8 +151,12 @@ def _usable(path: Path, log_: CommitLog, open_: Callable[[Path], Index]) -> Inde
     except IndexDamaged as error:
         log.warning("%s: does not open, and is rebuilt (%s)", path, error.__cause__)
         return DAMAGED_INDEX
-    if index.fits(log_.base, log_.end, log_.put_aside_from, log_.identity):
-        return index
+    try:
+        if index.fits(log_.base, log_.end, log_.resumes_at, log_.put_aside_from, log_.identity):
+            return index
+    except (StoreError, OSError):  # of the log: the start verifies it, and opens the index again
+        index.close()
+        raise
     fault = OTHER_VERSION if index.format != FORMAT else OF_ANOTHER_LOG
     if fault == OTHER_VERSION:
         log.warning("%s: has format %d, and this version needs %d; it is rebuilt", path, index.format, FORMAT)
@@ -171,5 +175,6 @@ def _restoring(folder: DataFolder) -> Path:
 
 def _restore(folder: DataFolder) -> None:
     shutil.rmtree(folder.index, ignore_errors=True)
-    shutil.copytree(folder.checkpoint, _restoring(folder))
+    copy_folder(folder.checkpoint, _restoring(folder))
     _restoring(folder).rename(folder.index)
+    sync_folder(folder.path)

@@ -34,6 +34,7 @@ from store.recovery.quarantine import Finding, Quarantine
 from store.recovery.recovery import open_segments
 from store.recovery.recovery_rules import only_index_knows
 from store.recovery.running import Running, gone_kind
+from store.recovery.salvage import resumed
 from store.settings import StoreSettings
 
 log = logging.getLogger("penstock.store")
@@ -378,6 +379,21 @@ class CommitLog:
                     with data[:size] as chunk:
                         yield at, chunk
                 at += size
+
+    def resumes_at(self, log_offset: int) -> int | None:
+        """Where to read on so that nothing from a log_offset on is left out: there, or where the gap begins that has
+        it.
+
+        None: it is no position of this log. Raises CorruptSegment, OSError.
+        """
+        end = self.committed
+        for segment in reversed(self.segments):
+            if segment.base <= log_offset:
+                if log_offset <= segment.first or log_offset >= end:
+                    return log_offset if log_offset <= self.end else None
+                return resumed(segment.path, segment.base, segment.first, end, log_offset)
+            end = segment.base
+        return None
 
     def forget_pages(self) -> None:
         """Give mapped history back to the page cache, out of this process's resident memory."""

@@ -6,6 +6,8 @@ the records between the two, only effects that may be applied twice are in. (One
 flushes only one, even with atomic_flush.)
 """
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -47,6 +49,10 @@ MANIFEST_HEADER_BYTES = 7
 LAST_MANIFEST_TYPE = 4
 LEVEL_0_FILES = 8
 LEVEL_1_BYTES = 1 << 30
+
+
+ResumesAt = Callable[[int], int | None]
+"""Where a log is read on from a log_offset, see CommitLog.resumes_at(); None: it is no position of that log."""
 
 
 class IndexedLog(NamedTuple):
@@ -119,17 +125,21 @@ class Index:
         written = int.from_bytes(self.get(FORMAT_KEY) or b"\1", "big")
         return written if self.applied_offset else FORMAT
 
-    def fits(self, base: int, end: int, put_aside_from: int = 0, identity: bytes = b"") -> bool:
+    def fits(self, base: int, end: int, resumes_at: ResumesAt, put_aside_from: int = 0, identity: bytes = b"") -> bool:
         """Whether this index can be brought up to date with a log that goes from `base` to `end`.
 
-        `put_aside_from`: bytes that once lay behind this log_offset are not part of the log, so the index must not have
-        applied them. `identity`: of the log, where known; an index of an earlier version has none, and passes.
+        `resumes_at`: of the log, see CommitLog. `put_aside_from`: bytes that once lay behind this log_offset are not
+        part of the log, so the index must not have applied them. `identity`: of the log, where known; an index of an
+        earlier version has none, and passes. Raises CorruptSegment, OSError of the log.
         """
         if identity and (self.get(IDENTITY_KEY) or identity) != identity:
             return False
         known = int.from_bytes(self.get(PUT_ASIDE_KEY) or b"", "big")
         is_of_this_log = known >= put_aside_from or self.state_offset <= put_aside_from
-        return self.format == FORMAT and base <= self.applied_offset and self.state_offset <= end and is_of_this_log
+        is_within = base <= self.applied_offset and self.state_offset <= end
+        if self.format != FORMAT or not is_within or not is_of_this_log:
+            return False
+        return resumes_at(self.applied_offset) is not None
 
     # --- reading
 
@@ -304,6 +314,41 @@ def foreseen_marks(folder: Path) -> Slot | None:
             return remembered_marks(Path(links))
     except OSError:
         return None
+
+
+def link_files(folder: Path, copy: Path) -> None:
+    """Make `copy` a copy of an index's files, which its owner may use; tables never change once written, so they are
+    linked. Raises OSError.
+    """
+    copy.mkdir()
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".sst"):
+            (copy / name).symlink_to((folder / name).resolve())
+        elif not name.startswith("LO"):  # LOCK and RocksDB's own log
+            shutil.copyfile(folder / name, copy / name)
+
+
+def fault_of(folder: Path) -> str:
+    """Why an index that nobody uses does not read back; empty if it does. Reads all of it, and changes nothing.
+
+    Raises OSError.
+    """
+    with TemporaryDirectory(prefix="penstock-read-") as temporary:
+        try:
+            link_files(folder, Path(temporary) / "index")
+            index = Index(Path(temporary) / "index", 1 << 20, is_copy=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return "it is missing"
+        except IndexFailed as error:
+            return str(error.__cause__ or error)
+        try:
+            for _ in index.scan(b"", b"\xff"):
+                pass
+        except IndexFailed as error:
+            return str(error.__cause__ or error)
+        finally:
+            index.close()
+    return ""
 
 
 def _write_options(no_slowdown: bool) -> WriteOptions:

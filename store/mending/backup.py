@@ -25,10 +25,11 @@ from typing import BinaryIO
 import msgspec
 
 from store.errors import BackupUnusable, FolderUnusable, NotOfThisLog
-from store.files.folder import CHECKPOINT, LOG
+from store.files.folder import CHECKPOINT, LOG, missing_above, sync_names
 from store.files.marks import read_marks
 from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, sync_folder
 from store.files.sums import Sum, read_sums
+from store.log.index import fault_of
 from store.mending.foresight import Progress, silent
 from store.recovery.placing import File, would_place
 from store.recovery.salvage import salvage
@@ -77,6 +78,7 @@ class BackedUp:
     copied_bytes: int = 0
     kept: int = 0  # segments that the backup had already
     damaged: list[tuple[int, int]] = field(default_factory=list)  # invalid ranges of log_offsets in copied segments
+    checkpoint_fault: str = ""  # why the index's checkpoint was not taken
 
 
 def backup(data: Path, target: Path, prune: bool = False, on_progress: Progress = silent) -> BackedUp:
@@ -118,7 +120,9 @@ def _backup(data: Path, target: Path, prune: bool, on_progress: Progress) -> Bac
         raise FolderUnusable(data, "holds no log with marks; start the server on it once")
     if earlier is not None and earlier.identity != slot.identity.hex():
         raise NotOfThisLog(target, data)
+    made = missing_above(target / LOG)
     (target / LOG).mkdir(mode=0o700, parents=True, exist_ok=True)
+    sync_names(target / LOG, made)
     # Take the checkpoint first, then the marks, then the files: so the marks cover all that the checkpoint has applied,
     # and the files cover all that the marks confirm.
     checkpoint = _Checkpoint(data / CHECKPOINT)
@@ -126,13 +130,14 @@ def _backup(data: Path, target: Path, prune: bool, on_progress: Progress) -> Bac
         name = checkpoint.take(target, earlier.checkpoint if earlier else "")
         slot = read_marks(data / LOG) or slot
         done = BackedUp(BackupManifest(FORMAT, slot.identity.hex(), slot.flushed, 0, [], name))
+        done.checkpoint_fault = checkpoint.fault
         segments = {kept.base: kept for kept in earlier.segments} if earlier else {}
         files = would_place(data / LOG).files
         _take_segments(files, target, slot.flushed, segments, done, on_progress)
         checkpoint.check()
     finally:
         checkpoint.close()
-    oldest = files[0].base if prune and files else 0
+    oldest = files[0].base if prune and files and not done.checkpoint_fault else 0
     ordered = [segments[base] for base in sorted(segments) if base >= oldest]
     done.manifest = BackupManifest(
         FORMAT, slot.identity.hex(), slot.flushed, time.time_ns() // 1_000_000, ordered, name
@@ -248,10 +253,14 @@ class _Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.fault = ""  # why it was not taken
         self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY) if folder.is_dir() else -1
 
     def take(self, target: Path, earlier: str) -> str:
-        """Copy it into the backup; returns its name there (the earlier one's if it is the same; empty: none)."""
+        """Copy it into the backup; returns its name there (the earlier one's if it is the same; empty: none).
+
+        One that does not read back is not taken: the earlier one stays, and the segments from which it goes on.
+        """
         if self._fd < 0:
             return earlier
         names = sorted(name for name in os.listdir(self._fd) if not name.startswith("LO"))
@@ -266,6 +275,10 @@ class _Checkpoint:
                 file.flush()
                 os.fsync(file.fileno())
         sync_folder(taken)
+        self.fault = fault_of(taken)
+        if self.fault:
+            shutil.rmtree(taken)
+            return earlier
         return taken.name
 
     def _is_same(self, name: str, taken: Path) -> bool:

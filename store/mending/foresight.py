@@ -23,8 +23,8 @@ from store.records.records import RecordType
 from store.recovery.placing import File, is_blank, stray_below, would_place
 from store.recovery.quarantine import Finding, Kind
 from store.recovery.recovery_rules import Decision, Extent, decide
-from store.recovery.running import cut_kind
-from store.recovery.salvage import Hole, salvage
+from store.recovery.running import cut_kind, is_sync_cut
+from store.recovery.salvage import Hole, resumed, salvage
 
 Progress = Callable[[str, float], None]
 """The file in work, and the part that is done (0 to 1)."""
@@ -90,8 +90,19 @@ class Foreseen:
         if at < min(extent.end, cut):
             yield at, min(extent.end, cut)
 
+    def resumes_at(self, log_offset: int) -> int | None:
+        """See CommitLog.resumes_at(); in a damaged range, which a start would make a gap, there. Raises OSError."""
+        for number, file in enumerate(self.files):
+            for start, end in self.runs(number):
+                if start < log_offset < end:
+                    return resumed(file.path, file.base, start, end, log_offset)
+        return log_offset
+
     def pieces(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """(log_offset, verified records) from `start` on; damaged ranges are left out."""
+        """(log_offset, verified records) from `start` on; damaged ranges are left out.
+
+        `start`: where a record begins, or a damaged range.
+        """
         for number, file in enumerate(self.files):
             if self.extents[number].end <= start:
                 continue
@@ -134,7 +145,7 @@ def foresee(folder: Path, sealed_only: bool = False, on_progress: Progress = sil
     if end is not None and log.extents:
         log.decision = decide([*log.extents, Extent(end, end, (), end, end)], end)
     elif log.extents:
-        log.decision = decide(log.extents, log._flushed)
+        log.decision = decide(log.extents, log._flushed, is_sync_cut(folder))
     else:
         log.decision = Decision(log.base)
     kept = log.files[: log.decision.kept]
@@ -263,7 +274,7 @@ def _ends(log: Foreseen, kept: list[File]) -> list[Finding]:
     if torn is not None and torn.end > torn.start:
         found.append(Finding(log.cut_kind, f"{kept[-1].base:020}", torn.start, torn.end, torn.reason))
     for file, extent in zip(log.files[len(kept) :], log.extents[len(kept) :], strict=True):
-        if log.decision.losses and extent.has_records:
+        if log.decision.puts_aside and extent.has_records:
             found.append(Finding("unconfirmed", f"{file.base:020}", file.base, file.limit, "behind a fault"))
         elif not is_blank(file, extent.written):
             found.append(Finding(log.cut_kind, f"{file.base:020}", file.base, file.limit, "behind that end"))

@@ -15,14 +15,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from store.errors import BackupUnusable, FolderUnusable, IndexFailed
-from store.files.folder import CHECKPOINT, LOG
+from store.files.folder import (
+    CHECKPOINT,
+    LOG,
+    QUARANTINE,
+    copy_folder,
+    missing_above,
+    sync_contents,
+    sync_names,
+)
 from store.files.marks import Marks
+from store.files.medium import read_part
 from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, read_header, segment_header, sync_folder
-from store.log.index import FORMAT, Index, IndexedLog
+from store.log.index import FORMAT, Index, IndexedLog, fault_of
 from store.mending.backup import BackupManifest, Kept, read_manifest
 from store.mending.foresight import Progress, headers, silent
 from store.records._records import crc32c
 from store.records.records import RECORD_HEADER_BYTES, RecordType
+from store.recovery.quarantine import Finding, Quarantine
 from store.recovery.rewriting import GAP_BYTES
 from store.recovery.salvage import Hole, salvage
 from store.settings import StoreSettings
@@ -43,6 +53,8 @@ class Restored:
     identity: bytes
     damaged: list[Hole] = field(default_factory=list)  # of the backup; the first start keeps the rest
     missing: list[tuple[int, int]] = field(default_factory=list)  # ranges of log_offsets that the backup never had
+    lost: list[tuple[int, int]] = field(default_factory=list)  # ranges whose files are gone from the backup
+    without_index: str = ""  # why the state from before the log's beginning is not restored
 
 
 def restore(
@@ -56,8 +68,8 @@ def restore(
     """Make a data folder from a backup.
 
     `to`: only records before this log_offset; `at_ms`: only records before the first that was stored after this Unix
-    time (ms). `skip_bytes`: more than was ever stored behind the backup's end. `data` must not exist, or be empty.
-    Raises BackupUnusable, FolderUnusable.
+    time (ms). `skip_bytes`: more than was ever stored behind the backup's end. `data` must not exist, or be empty. What
+    the backup lacks by now is left out. Raises BackupUnusable, FolderUnusable.
     """
     manifest = read_manifest(target)
     if manifest is None or not manifest.segments:
@@ -68,11 +80,14 @@ def restore(
     try:
         cut = _cut(target, manifest, to, at_ms)
         shutil.rmtree(new, ignore_errors=True)
+        made = missing_above(new)
         (new / LOG).mkdir(mode=0o700, parents=True)
         restored = _fill(target, new, manifest, cut, skip_bytes, on_progress)
         new.rename(data)
-        sync_folder(data.absolute().parent)
+        sync_names(data, made)
     except OSError as error:
+        if str(error.filename or "").startswith(str(target)):
+            raise BackupUnusable(target, f"cannot be read ({error})") from error
         raise FolderUnusable(data, str(error)) from error
     return restored
 
@@ -86,7 +101,10 @@ def _fill(
         kept = [each for each in manifest.segments if each.base + HEADER_BYTES < cut]
         for number, each in enumerate(kept):
             on_progress(f"{each.base:020}", number / len(kept))
-            restored.damaged += _copy(target / LOG, new / LOG, each, min(each.end, cut), marks.identity)
+            if _path(target, each).is_file():
+                restored.damaged += _copy(target / LOG, new / LOG, each, min(each.end, cut), marks.identity)
+            else:
+                restored.lost.append(_without(new, each, marks.identity))
         restored.missing = [(start, end) for start, end in manifest.missing if end < cut]
         restored.next = cut
         if skip_bytes or cut < manifest.end:
@@ -96,10 +114,24 @@ def _fill(
     finally:
         marks.close()
     if manifest.base:
-        _restore_checkpoint(target, new, manifest, cut, restored.identity)
+        restored.without_index = _restore_checkpoint(target, new, manifest, cut, restored.identity)
     sync_folder(new / LOG)
     sync_folder(new)
     return restored
+
+
+def _path(target: Path, kept: Kept) -> Path:
+    """The file of a segment in a backup."""
+    return target / LOG / f"{kept.base:020}{SUFFIX}"
+
+
+def _without(new: Path, kept: Kept, identity: bytes) -> tuple[int, int]:
+    """Put a gap in the place of a segment whose file is gone; returns its range of log_offsets."""
+    name = f"{kept.base:020}"
+    _write_gaps(new / LOG / f"{name}{SUFFIX}", kept.base, kept.end, identity)
+    finding = Finding("missing", name, kept.base + HEADER_BYTES, kept.end, "the backup lacked its file")
+    Quarantine(new / QUARANTINE).describe(finding)
+    return kept.base, kept.end
 
 
 def _copy(source: Path, target: Path, kept: Kept, end: int, identity: bytes) -> list[Hole]:
@@ -110,11 +142,11 @@ def _copy(source: Path, target: Path, kept: Kept, end: int, identity: bytes) -> 
     try:
         os.ftruncate(writing, end - kept.base)
         at = HEADER_BYTES
-        while at < end - kept.base and (data := os.pread(reading, min(READ_BYTES, end - kept.base - at), at)):
+        while at < end - kept.base and (data := read_part(reading, min(READ_BYTES, end - kept.base - at), at)):
             if any(data):
                 os.pwrite(writing, data, at)
             at += len(data)
-        header = read_header(os.pread(reading, HEADER_BYTES, 0))
+        header = read_header(read_part(reading, HEADER_BYTES, 0))
         os.pwrite(writing, segment_header(kept.base, identity, header.created_ms if header else 0), 0)
         os.fdatasync(writing)
         found = salvage(writing, kept.base, end, None)
@@ -154,12 +186,17 @@ def _write_gaps(path: Path, base: int, end: int, identity: bytes) -> None:
         os.close(fd)
 
 
-def _restore_checkpoint(target: Path, new: Path, manifest: BackupManifest, cut: int, identity: bytes) -> None:
-    """Restore the index as of the log's beginning, whose segments were dropped. Raises BackupUnusable."""
+def _restore_checkpoint(target: Path, new: Path, manifest: BackupManifest, cut: int, identity: bytes) -> str:
+    """Restore the index as of the log's beginning, whose segments were dropped. Returns why not; empty: it is restored.
+
+    Raises BackupUnusable, OSError.
+    """
     if not manifest.checkpoint:
-        return
+        return "it has no copy of the index"
+    if fault := fault_of(target / manifest.checkpoint):
+        return f"its copy of the index, {manifest.checkpoint}, does not read back ({fault})"
     folder = new / CHECKPOINT
-    shutil.copytree(target / manifest.checkpoint, folder)
+    copy_folder(target / manifest.checkpoint, folder)
     try:
         index = Index(folder, StoreSettings().index_write_buffer_bytes, IndexedLog(identity=identity))
         try:
@@ -172,8 +209,10 @@ def _restore_checkpoint(target: Path, new: Path, manifest: BackupManifest, cut: 
             index.flush()
         finally:
             index.close()
+        sync_contents(folder)
     except IndexFailed as error:
-        raise BackupUnusable(target, str(error.__cause__)) from error
+        raise FolderUnusable(new, str(error.__cause__)) from error
+    return ""
 
 
 # --- where to end
@@ -188,21 +227,40 @@ def _cut(target: Path, manifest: BackupManifest, to: int | None, at_ms: int | No
             raise BackupUnusable(target, f"goes from log_offset {manifest.base} to {manifest.end}, without {to}")
         end = min(end, _end_in(target, kept[-1], lambda at, length, _: at + length > to))
     if at_ms is not None:
-        kept = [each for each in manifest.segments if _created_ms(target, each) <= at_ms]
-        end = min(end, _end_in(target, kept[-1], lambda _at, _length, ms: ms > at_ms)) if kept else 0
+        end = min(end, _end_at(target, manifest, at_ms))
     if end <= manifest.base + HEADER_BYTES:
         raise BackupUnusable(target, "has no record in front of this point")
     return end
 
 
+def _end_at(target: Path, manifest: BackupManifest, at_ms: int) -> int:
+    """log_offset behind the last record that was stored by a time; 0: none was. Raises OSError."""
+    there = [each for each in manifest.segments if _path(target, each).is_file()]
+    kept = [each for each in there if _created_ms(target, each) <= at_ms]
+    if not kept:
+        return 0
+    end = _end_in(target, kept[-1], lambda _at, _length, ms: ms > at_ms)
+    is_whole = end == kept[-1].end
+    for each in manifest.segments[manifest.segments.index(kept[-1]) + 1 :] if is_whole else ():
+        if each in there:
+            break
+        end = each.end  # its file is gone: that makes a gap, whenever it was written
+    return end
+
+
 def _created_ms(target: Path, kept: Kept) -> int:
-    with (target / LOG / f"{kept.base:020}{SUFFIX}").open("rb") as file:
+    with _path(target, kept).open("rb") as file:
         header = read_header(file.read(HEADER_BYTES))
     return header.created_ms if header else 0
 
 
 def _end_in(target: Path, kept: Kept, is_behind: Callable[[int, int, int], bool]) -> int:
-    """log_offset of the first record of a segment for which `is_behind` is true; else the segment's end."""
+    """log_offset of the first record of a segment for which `is_behind` is true; else the segment's end.
+
+    Of a segment whose file is gone: its beginning.
+    """
+    if not _path(target, kept).is_file():
+        return kept.base
     found: list[int] = []
 
     def look(start: int, data: bytes) -> None:
@@ -212,7 +270,7 @@ def _end_in(target: Path, kept: Kept, is_behind: Callable[[int, int, int], bool]
                 found.append(at)
                 return
 
-    fd = os.open(target / LOG / f"{kept.base:020}{SUFFIX}", os.O_RDONLY)
+    fd = os.open(_path(target, kept), os.O_RDONLY)
     try:
         salvage(fd, kept.base, kept.end, None, look)
     finally:

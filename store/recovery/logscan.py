@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from store.files.marks import read_marks
@@ -16,7 +16,8 @@ from store.files.segment import HEADER_BYTES, header_fault, read_records, segmen
 from store.records._records import LogMemory, census
 from store.recovery.quarantine import Finding
 from store.recovery.recovery_rules import Decision, Extent, decide
-from store.recovery.salvage import salvage
+from store.recovery.running import is_sync_cut
+from store.recovery.salvage import resumed, salvage
 
 TORN_ATTEMPTS = 3
 TORN_WAIT_S = 0.05
@@ -58,6 +59,7 @@ class LogScan:
         self.segments: list[SegmentScan] = []
         marks = read_marks(folder)
         self._flushed = marks.flushed if marks else None
+        self._is_sync_cut = is_sync_cut(folder)
         paths = segment_paths(folder)
         for path, following in zip(paths, [*paths[1:], None], strict=False):
             try:
@@ -68,6 +70,8 @@ class LogScan:
             self.segments.pop()
         decision = self._decided()
         self.torn_tail_bytes = decision.torn.end - decision.torn.start if decision.torn else 0
+        if decision.torn and self.segments:
+            self._cut(decision.torn.start, decision.kept)
         for kind, base, hole in decision.losses:
             segment = next(segment for segment in self.segments if segment.base == base)
             finding = Finding(kind, segment.path.stem, hole.start, hole.end, hole.reason)
@@ -86,8 +90,19 @@ class LogScan:
     def end(self) -> int:
         return self.segments[-1].end if self.segments else self.first
 
+    def resumes_at(self, log_offset: int) -> int | None:
+        """See CommitLog.resumes_at(); in a damaged range, which a start would make a gap, there. Raises OSError."""
+        for segment in self.segments:
+            for start, end in segment.runs():
+                if start < log_offset < end:
+                    return resumed(segment.path, segment.base, start, end, log_offset)
+        return log_offset
+
     def pieces(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """(log_offset, verified records) from `start` up to `end`; damaged ranges are left out."""
+        """(log_offset, verified records) from `start` up to `end`; damaged ranges are left out.
+
+        `start`: where a record begins, or a damaged range.
+        """
         for segment in self.segments:
             if start >= segment.end:
                 continue
@@ -100,6 +115,13 @@ class LogScan:
                             break  # `start` is in the middle of a record
                         yield at, data
                         at += len(data)
+
+    def _cut(self, end: int, kept: int) -> None:
+        """End the log there, in the last of so many segments, as a start does."""
+        del self.segments[kept:]
+        extent = self.segments[-1].extent
+        holes = tuple(hole for hole in extent.holes if hole.start < end)
+        self.segments[-1].extent = replace(extent, holes=holes, end=end)
 
     def _scan(self, path: Path, end: int | None) -> SegmentScan:
         base, records = int(path.stem), Counter[int]()
@@ -118,12 +140,12 @@ class LogScan:
         if not self.segments:
             return Decision(self.first)
         for _ in range(TORN_ATTEMPTS):
-            decision = decide([segment.extent for segment in self.segments], self._flushed)
+            decision = decide([segment.extent for segment in self.segments], self._flushed, self._is_sync_cut)
             if decision.torn is None and not self.segments[-1].extent.holes:
                 break
             time.sleep(TORN_WAIT_S)
             self.segments[-1] = self._scan(self.segments[-1].path, None)
-        return decide([segment.extent for segment in self.segments], self._flushed)
+        return decide([segment.extent for segment in self.segments], self._flushed, self._is_sync_cut)
 
 
 def _is_stillborn(segment: SegmentScan) -> bool:

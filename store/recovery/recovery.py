@@ -20,7 +20,7 @@ from store.recovery.placing import File, is_blank, placed, stray_below
 from store.recovery.quarantine import Finding, Kind, Quarantine
 from store.recovery.recovery_rules import Decision, Extent, decide
 from store.recovery.rewriting import NEW, rewrite
-from store.recovery.running import cut_kind
+from store.recovery.running import cut_kind, is_sync_cut
 from store.recovery.salvage import Hole, salvage
 from store.settings import StoreSettings
 
@@ -159,7 +159,11 @@ class _Recovery:
                 file.path.unlink()  # retention was about to drop it
         extents = [self._extent(number) for number in range(len(self.files))]
         self._without_stillborn(extents)
-        decision = decide(extents, self._marks.flushed) if extents else Decision(self._end_of_nothing())
+        decision = (
+            decide(extents, self._marks.flushed, is_sync_cut(self._folder))
+            if extents
+            else Decision(self._end_of_nothing())
+        )
         lost_before = self._lost_before()
         lost = [_finding(*loss) for loss in decision.losses]
         self._refuse_if_told([*lost_before, *lost, *placing.mended, *placing.others])
@@ -227,7 +231,7 @@ class _Recovery:
                 self._set_right(file, decision, max(file.limit, decision.end) - file.base)
                 self._cut(file, decision)
         for file, extent in zip(self.files[decision.kept :], extents[decision.kept :], strict=True):
-            self._drop(file, extent, is_loss=bool(decision.losses))
+            self._drop(file, extent, is_loss=decision.puts_aside)
         self.files = kept
 
     def _set_right(self, file: File, decision: Decision, size_bytes: int) -> None:

@@ -3,7 +3,8 @@
 `flushed` is the log_offset up to which the disk has confirmed the log. A hole before it is damage: it is filled, and
 the log goes on behind it. The first hole behind it ends the log. If nothing valid follows that hole, it is a torn
 append, which was not acknowledged; otherwise (normal with `async` after a power cut) the bytes behind it may have been
-acknowledged, and are put aside.
+acknowledged, and are put aside. After a power cut under `sync` they were not: an acknowledgement waits for a sync of
+everything before it, so a hole that the power cut made is behind all that was acknowledged, whatever follows it.
 """
 
 from __future__ import annotations
@@ -44,25 +45,30 @@ class Decision:
     losses: list[tuple[Kind, int, Hole]] = field(default_factory=list)  # with the file's base
     torn: Hole | None = None  # bytes to cut off the last file that stays
 
+    @property
+    def puts_aside(self) -> bool:
+        """Whether bytes behind the end may have been acknowledged."""
+        return any(kind == "unconfirmed" for kind, _, _ in self.losses)
+
     def fill(self, kind: Kind, base: int, hole: Hole) -> None:
         self.fills.setdefault(base, []).append(hole)
         self.losses.append((kind, base, hole))
 
 
-def decide(extents: list[Extent], flushed: int | None) -> Decision:
+def decide(extents: list[Extent], flushed: int | None, is_sync_cut: bool = False) -> Decision:
     """Decide what happens to the files of a log, oldest first; at least one.
 
-    `flushed` None: unknown; then all valid records are served.
+    `flushed` None: unknown; then all valid records are served. `is_sync_cut`: the power was cut under flush=sync.
     """
     last = extents[-1]
     decision = Decision(last.end, len(extents))
     for number, extent, hole in _holes(extents):
         if flushed is not None and hole.start >= flushed:
-            _end_early(decision, extents[number:], hole)
+            _end_early(decision, extents[number:], hole, is_sync_cut)
             decision.kept = number + 1
             return decision
         if flushed is None and not _is_followed(extents[number:], hole):
-            _end_early(decision, extents[number:], hole)
+            _end_early(decision, extents[number:], hole, is_sync_cut)
             decision.kept = number + 1
             return decision
         decision.fill(_kind(extent, hole), extent.base, hole)
@@ -91,9 +97,9 @@ def _is_followed(extents: list[Extent], hole: Hole) -> bool:
     return hole.end < extents[0].end or any(extent.has_records for extent in extents[1:])
 
 
-def _end_early(decision: Decision, extents: list[Extent], hole: Hole) -> None:
+def _end_early(decision: Decision, extents: list[Extent], hole: Hole, is_sync_cut: bool) -> None:
     """End the log at a hole of the first of these files."""
-    if _is_followed(extents, hole):
+    if not is_sync_cut and _is_followed(extents, hole):
         decision.end = max(max(extent.end, _aligned(extent.written)) for extent in extents)
         decision.fill("unconfirmed", extents[0].base, Hole(hole.start, decision.end, hole.reason))
     else:

@@ -46,6 +46,11 @@ def power_cut_under(path: Path) -> str:
     return flush if boot_id() and boot and boot != boot_id() else ""
 
 
+def is_sync_cut(folder: Path) -> bool:
+    """Whether the machine went down under flush=sync: then no byte was acknowledged behind one that is lost."""
+    return power_cut_under(folder / RUNNING) == "sync"
+
+
 def cut_kind(folder: Path) -> Kind:
     """Kind of a finding for bytes that end a log without a whole record; with flush=sync they are not acknowledged."""
     return "unsynced" if power_cut_under(folder / RUNNING) in ("async", "buffered") else "torn"

@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from store.errors import CorruptSegment
 from store.files.medium import REASON, data_from, is_readable, read_part
 from store.files.segment import HEADER_BYTES, READ_BYTES, read_records, written_from
-from store.records._records import find_record
-from store.records.records import RECORD_HEADER_BYTES
+from store.records._records import find_record, walk
+from store.records.records import RECORD_HEADER_BYTES, RecordType
 
 _BATCH = 2
 
@@ -142,3 +144,28 @@ def _likely_records(fd: int, base: int, at: int, stop: int, sparse_from: int | N
             yield at + place
             place = find_record(data, at, place + 8, stop)
         at += len(data) - RECORD_HEADER_BYTES + 8 & ~7 if len(data) == READ_BYTES else len(data)
+
+
+def resumed(path: Path, base: int, first: int, end: int, log_offset: int) -> int | None:
+    """Where to read on in a segment's file so that nothing from a log_offset on is left out.
+
+    That is where a record begins: at the log_offset, or before it, if it lies in a GAP record. None: it lies in another
+    record, so it is no position of this log. `first` to `end`: a range of valid records with the log_offset in it.
+    Raises CorruptSegment, OSError.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        if read_records(fd, base, log_offset, end)[0]:
+            return log_offset
+        at = first
+        while True:
+            data, _, reason = read_records(fd, base, at, end)
+            if not data:
+                raise CorruptSegment(path, at, reason or "cut off")
+            if log_offset < at + len(data):
+                break
+            at += len(data)
+    finally:
+        os.close(fd)
+    found, _, _, kind, *_ = next(record for record in walk(data) if record[0] + record[2] > log_offset)
+    return found if kind == RecordType.GAP and found < log_offset else None

@@ -1,20 +1,25 @@
 """A real server whose log was damaged while it was dead: stock clients get all the rest, and an operator is told."""
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from lightqueue.mending.inspect import copy_of
 from store.files.segment import HEADER_BYTES, segment_paths
 from store.records._records import verify
 from store.records.records import RecordType, read_records
+from store.recovery.quarantine import Quarantine
 from tests.conftest import ServerFactory
+from tests.support.injuries import zero
 from tests.support.server_process import PenstockServer
 from tests.support.stores import flip, wait_until
 
@@ -116,6 +121,52 @@ def test_a_segment_that_was_deleted(penstock_server: ServerFactory, small: dict[
     assert subscriber.got == expected
     subscriber.close()
     assert "no longer there" in server.log_text()
+
+
+AROUND: dict[str, Callable[[Path, int], object]] = {  # of the newest segment, and a position in its file
+    "a zeroed sector": lambda segment, position: zero(segment, (position & ~511) - 512, 1024),
+    "cut short": lambda segment, position: os.truncate(segment, position - 1500),
+    "deleted": lambda segment, _: segment.unlink(),
+}
+
+
+@pytest.mark.parametrize("injury", AROUND.values(), ids=AROUND)
+def test_damage_around_the_place_where_the_index_was_at_a_kill(
+    penstock_server: ServerFactory, small: dict[str, object], injury: Callable[[Path, int], object]
+) -> None:
+    server = penstock_server(flush="sync", settings=small)
+    Subscriber(server).close()
+    publish(server)
+    server.terminate()
+    server.restart()
+    publish(server)
+    server.kill()
+    with copy_of(server.data / "index") as index:
+        assert index is not None
+        at = index.applied_offset
+    ledger = {
+        int(path.stem) + position: payload
+        for path in segment_paths(server.data / "log")
+        for position, payload in messages_of(path)
+    }
+    (segment,) = [path for path in segment_paths(server.data / "log") if int(path.stem) < at][-1:]
+    for path in segment_paths(server.data / "log"):
+        if int(path.stem) > at:
+            path.unlink()
+    injury(segment, at - int(segment.stem))
+    command = [sys.executable, "-m", "penstock", "store", "check", str(server.data)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (shown.returncode, "a start serves all that is intact" in shown.stdout) == (1, True)
+    server.restart()
+    losses = [each for each in Quarantine(server.data / "quarantine").findings() if each.is_loss]
+    assert any(loss.start <= at <= loss.end for loss in losses)
+    intact = [each for place, each in ledger.items() if not any(loss.start <= place < loss.end for loss in losses)]
+    assert NUMBER // 2 < len(intact) < 2 * NUMBER
+    subscriber = Subscriber(server)
+    wait_until(lambda: len(subscriber.got) >= len(intact))
+    assert subscriber.got == intact
+    assert subscriber.was_there == [False]
+    subscriber.close()
 
 
 def test_refusing_names_the_damage(penstock_server: ServerFactory, small: dict[str, object]) -> None:

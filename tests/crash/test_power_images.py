@@ -44,6 +44,8 @@ def test_nothing_is_lost_that_was_promised(flush: str, seed: int, tmp_path: Path
     assert list(tmp_path.glob("penstock-power-*")) == []
     if flush == "sync":
         assert found.counts["settled by a group"] > IMAGES
+        assert found.counts["clients that came back"] > 4 * IMAGES
+        assert found.counts["of QoS 2 in flight"] > IMAGES
         assert found.counts.get("lost", 0) == 0
     else:
         named = ("lost, in a range that was named", "lost, behind the log's end")
@@ -59,6 +61,7 @@ def test_a_disk_that_lies_is_found(seed: int, tmp_path: Path, monkeypatch: pytes
     complaints = "\n".join(complaint for fault in found.faults for complaint in fault.complaints)
     assert "acknowledged before they were synced" in complaints
     assert "lost although they were acknowledged" in complaints
+    assert "clients that are told that they have no session" in complaints
     fault = found.faults[0]
     again = found.again(fault).split()[1:]
     done = subprocess.run([sys.executable, "-m", "penstock", *again], cwd=ROOT, capture_output=True, text=True)

@@ -12,6 +12,7 @@ from lightqueue.groups.groups import GroupQueue
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from store.files.segment import HEADER_BYTES, segment_paths
+from store.log.index import Index
 from store.records.records import RECORD_HEADER_BYTES, Record, RecordType, read_records
 from store.recovery.rewriting import fill
 from store.recovery.salvage import Hole
@@ -158,6 +159,20 @@ def lose(segment: Path, randomly: random.Random) -> list[Hole]:
     return holes
 
 
+def lose_around(segment: Path, log_offset: int, randomly: random.Random) -> list[Hole]:
+    """Put one GAP record in the place of a run of records, so that a log_offset is in its middle; returns the lost."""
+    found = places(segment)
+    at = next(number for number, place in enumerate(found) if place.end > log_offset)
+    first = found[max(0, at - randomly.randint(1, 12))]
+    start = first.start if first.batch is None else first.batch
+    end = found[min(len(found) - 1, at + randomly.randint(0, 12))].end
+    fd = os.open(segment, os.O_RDWR)
+    fill(fd, 0, Hole(start, end, ""))
+    os.close(fd)
+    assert start < log_offset < end
+    return [Hole(place.start, place.end, "") for place in found if start <= place.start and place.end <= end]
+
+
 def stored(store: MessageStore, topic_filter: str) -> Queue:
     queue = store.queues.stored(topic_filter)
     assert queue is not None
@@ -301,3 +316,38 @@ def test_what_is_left_comes_at_least_once(tmp_path: Path, seed: int) -> None:
         expected.check(again, set())
         again.close()
     store.close()
+
+
+@pytest.mark.parametrize("which", ["applied_offset", "state_offset"])
+@pytest.mark.parametrize("seed", range(12))
+def test_an_index_that_stands_in_a_gap_goes_on_behind_it(tmp_path: Path, seed: int, which: str) -> None:
+    """Of what was lost it has nothing, a part, or all but some entries."""
+    users = Users(seed)
+    users.randomly.seed(seed)
+    data = tmp_path / "data"
+    store = MessageStore(small(data, **OPTIONS))
+    change(store, SessionOpened("all", False, 600), Subscribed("all", [SubscriptionState("#", 1)]))
+    users.run(store, 200)
+    store._state.write_some(store._state.applied if seed % 3 == 0 else store.end)
+    store.index.flush()
+    indexed = crash_copy(data, tmp_path / "then") / "index"
+    users.run(store, 150)
+    for found in store.groups:
+        found.write(users.now_ms)
+    store.write_index()
+    copy = crash_copy(data, tmp_path / "copy")
+    shutil.rmtree(copy / "index")
+    shutil.copytree(indexed, copy / "index")
+    index = Index(indexed, 1 << 20)
+    place: int = getattr(index, which)
+    index.close()
+    segment = segment_paths(copy / "log")[0]
+    expected = Expected(store, users, lose_around(segment, place, users.randomly))
+    store.close()
+    again = MessageStore(small(copy, **OPTIONS))
+    killed = crash_copy(copy, tmp_path / "killed")
+    expected.check(again, known_groups(segment))
+    again.close()
+    again = MessageStore(small(killed, **OPTIONS))
+    expected.check(again, set())
+    again.close()

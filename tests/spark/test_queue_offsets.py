@@ -13,7 +13,9 @@ from penstock.spark.folder import LogFolder
 from penstock.spark.options import parse_options
 from penstock.spark.reading import LogRange, rows
 from store.files.folder import CHECKPOINT, INDEX
-from tests.support.stores import KEPT_BYTES, Stores, fill, publish, run_upkeep
+from store.files.segment import segment_paths
+from tests.support.injuries import zero
+from tests.support.stores import KEPT_BYTES, Stores, crash_copy, fill, publish, run_upkeep
 
 SCHEMA = pa.schema([(name, COLUMNS[name].type) for name in ("topic", "log_offset", "queue_offset")])
 Found = dict[int, tuple[str, int | None]]
@@ -94,3 +96,23 @@ def test_without_an_index(stores: Stores) -> None:
     (data / INDEX).mkdir()
     with pytest.raises(IndexUnreadable, match="leave queue_offset out"):
         read(data, 3)
+
+
+def test_an_index_on_disk_that_stands_in_a_gap(stores: Stores, tmp_path: Path) -> None:
+    """After a start over damage the index on the disk stands there until it is flushed again."""
+    store = stores()
+    work(store, 0)
+    store.write_index()
+    store.index.flush()
+    at = store.index.applied_offset
+    work(store, 1)
+    store.log.flusher.flush_now()
+    killed = crash_copy(store.settings.data, tmp_path / "killed")
+    segment = [path for path in segment_paths(killed / "log") if int(path.stem) < at][-1]
+    zero(segment, at - int(segment.stem) - 24, 48)
+    again = stores(killed)
+    (loss,) = [each for each in again.log.findings if each.is_loss]
+    assert loss.start < at < loss.end
+    found = read(killed, 1, failOnDataLoss="false")
+    said = as_the_store_says(again, [*TOPICS, "new/0", "new/1"])
+    assert found == {place: row for place, row in said.items() if not loss.start <= place < loss.end}

@@ -41,6 +41,10 @@ class Stores:
         self._open.append(MessageStore(small(data or self._data, **(self._settings | settings))))
         return self._open[-1]
 
+    @property
+    def newest(self) -> MessageStore:
+        return self._open[-1]
+
     def stop(self, store: MessageStore) -> None:
         self._open.remove(store)
         store.close()
