@@ -21,9 +21,7 @@ $(CURDIR)/.venv/bin/python:
 # What is installed is older than what it is compiled and made from.
 COMPILED_FROM = pyproject.toml setup.py $(wildcard */*.pyx */*.pxi */*/*.pyx */*/*.pxd */*/parts/*.pxi)
 $(ENVIRONMENT)/penstock-installed: $(COMPILED_FROM) | $(PYTHON)
-	@echo "installing Penstock, which takes a minute or two"
-	$(PYTHON) -m pip install --quiet --editable .
-	@touch $@
+	@.ci/install $(PYTHON) $@
 $(ENVIRONMENT)/penstock-tests-installed: $(COMPILED_FROM) | $(PYTHON)
 	$(MAKE) --no-print-directory install
 

@@ -16,6 +16,8 @@ from paho.mqtt.properties import Properties
 
 from penstock import Client
 
+STORE = "penstock://localhost:7700"
+
 
 def device(name: str, gateway: str) -> None:
     """Do each command, and answer to its response topic with its correlation data."""
@@ -64,12 +66,14 @@ async def send(store: str, command: str, devices: list[str], timeout_s: float) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", default="penstock://localhost:7700", help="address of the store (%(default)s)")
+    parser.add_argument("--store", default=STORE, help="address of the store (%(default)s)")
+    where = argparse.ArgumentParser(add_help=False)  # the same option, behind the command
+    where.add_argument("--store", default=argparse.SUPPRESS, help=f"address of the store ({STORE})")
     commands = parser.add_subparsers(dest="command", required=True)
-    being = commands.add_parser("device", help="be a device, until Ctrl-C")
+    being = commands.add_parser("device", parents=[where], help="be a device, until Ctrl-C")
     being.add_argument("name")
     being.add_argument("--gateway", default="localhost:1883", help="HOST:PORT for MQTT (%(default)s)")
-    sending = commands.add_parser("send", help="send a command, and wait for the answers")
+    sending = commands.add_parser("send", parents=[where], help="send a command, and wait for the answers")
     sending.add_argument("text")
     sending.add_argument("devices", nargs="+", metavar="device")
     sending.add_argument("--timeout", type=float, default=5.0, help="seconds to wait for answers (%(default)s)")

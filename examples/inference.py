@@ -14,6 +14,7 @@ import uuid
 
 from penstock import Client
 
+STORE = "penstock://localhost:7700"
 REQUESTS, STATUS, RESULTS = "inference/requests", "inference/status", "inference/results"
 INVISIBLE_S = 10  # a worker that does not extend its job for so long loses it
 
@@ -68,13 +69,15 @@ async def status(store: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", default="penstock://localhost:7700", help="address of the store (%(default)s)")
+    parser.add_argument("--store", default=STORE, help="address of the store (%(default)s)")
+    where = argparse.ArgumentParser(add_help=False)  # the same option, behind the command
+    where.add_argument("--store", default=argparse.SUPPRESS, help=f"address of the store ({STORE})")
     commands = parser.add_subparsers(dest="command", required=True)
-    asking = commands.add_parser("ask", help="hand in a job, and wait for its result")
+    asking = commands.add_parser("ask", parents=[where], help="hand in a job, and wait for its result")
     asking.add_argument("text", help="what the model is to look at")
-    working = commands.add_parser("work", help="do jobs, until Ctrl-C")
+    working = commands.add_parser("work", parents=[where], help="do jobs, until Ctrl-C")
     working.add_argument("--seconds", type=float, default=1.0, help="how long a job takes (%(default)s)")
-    commands.add_parser("status", help="show the jobs of the last day")
+    commands.add_parser("status", parents=[where], help="show the jobs of the last day")
     given = parser.parse_args()
     match given.command:
         case "ask":

@@ -9,6 +9,7 @@ import asyncio
 
 from penstock import Client
 
+STORE = "penstock://localhost:7700"
 STEPS = ("placed", "paid", "packed", "shipped")
 
 
@@ -32,11 +33,13 @@ async def work(store: str, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", default="penstock://localhost:7700", help="address of the store (%(default)s)")
+    parser.add_argument("--store", default=STORE, help="address of the store (%(default)s)")
+    where = argparse.ArgumentParser(add_help=False)  # the same option, behind the command
+    where.add_argument("--store", default=argparse.SUPPRESS, help=f"address of the store ({STORE})")
     commands = parser.add_subparsers(dest="command", required=True)
-    placing = commands.add_parser("place", help="publish orders")
+    placing = commands.add_parser("place", parents=[where], help="publish orders")
     placing.add_argument("--orders", type=int, default=10, help="how many (%(default)s)")
-    working = commands.add_parser("work", help="work on orders, until Ctrl-C")
+    working = commands.add_parser("work", parents=[where], help="work on orders, until Ctrl-C")
     working.add_argument("--seconds", type=float, default=0.1, help="how long a step takes (%(default)s)")
     given = parser.parse_args()
     asyncio.run(place(given.store, given.orders) if given.command == "place" else work(given.store, given.seconds))

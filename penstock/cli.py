@@ -72,6 +72,11 @@ def show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def version() -> None:
+    """Print the version."""
+    show_version(wanted=True)
+
+
 def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The app with the command that the arguments begin with, or with all commands for help and for mistakes."""
     # No rich markup: help stays quick, and errors stay plain lines that scripts can read.
@@ -83,12 +88,14 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(options)
-    for name in set(arguments[:1]).intersection(COMMANDS) or COMMANDS:
+    named = set(arguments[:1])
+    for name in named.intersection(COMMANDS) or (() if named == {"version"} else COMMANDS):
         command = getattr(import_module(f"penstock.commands.{name}"), name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
             app.command()(command)
+    app.command()(version)
     return app
 
 

@@ -62,7 +62,9 @@ MOST_SENT = 10_000  # messages without a receipt; send() waits for fewer
 
 
 class Client:
-    """As penstock.Client, but blocking. Use it inside `with`, or call connect() and close()."""
+    """As penstock.Client, but blocking. Use it inside `with`, or call connect() and close(); the first call connects by
+    itself.
+    """
 
     def __init__(
         self,
@@ -96,17 +98,19 @@ class Client:
         )
         self._client = self._new_client()
         self._thread: LoopThread | None = None
+        self._is_closed = False  # by close(); from then on only connect() connects
         self._may_send = threading.BoundedSemaphore(MOST_SENT)
 
     # --- connecting and closing
 
     def connect(self) -> None:
         """Raises CannotConnect."""
-        if self._thread is None:
-            self._thread = self._connected()
+        self._is_closed = False
+        _ = self._opened
 
     def close(self) -> None:
         """Wait until the store has answered everything sent, then disconnect."""
+        self._is_closed = True
         thread, self._thread = self._thread, None
         if thread is not None and not thread.is_of_parent:
             try:
@@ -117,19 +121,20 @@ class Client:
 
     @property
     def _opened(self) -> LoopThread:
-        """The client's thread; in a forked process a new one, with a new connection. Raises ClientClosed,
-        CannotConnect.
+        """The client's thread; with the first call a new one, with a new connection, in a forked process too. Raises
+        ClientClosed, CannotConnect.
         """
         thread = self._thread
-        if thread is None:
-            raise ClientClosed
-        if thread.is_of_parent:
+        if thread is None or thread.is_of_parent:
             with loop_thread.one_at_a_time:
+                if self._is_closed:
+                    raise ClientClosed
                 if self._thread is thread:
-                    self._client = self._new_client()
-                    self._may_send = threading.BoundedSemaphore(MOST_SENT)
+                    if thread is not None:
+                        self._client = self._new_client()
+                        self._may_send = threading.BoundedSemaphore(MOST_SENT)
                     self._thread = self._connected()
-                return self._opened
+            return self._opened
         return thread
 
     def _connected(self) -> LoopThread:
@@ -471,6 +476,11 @@ class Subscription:
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self.close()
+
+    @property
+    def lacks_history(self) -> bool:
+        """Whether it made its group, and what was stored before is not in it; see penstock.Subscription."""
+        return self._subscription.lacks_history
 
     def close(self) -> None:
         """Return the messages in hand to the group."""

@@ -199,9 +199,24 @@ class Dispatching:
 
     def topic_of(self, due_ms: int, first_offset: int) -> str:
         """Topic of a pending message; empty if it is not pending (any more)."""
+        found = self._pending(due_ms, first_offset)
+        return found[1].topic.decode() if found is not None else ""
+
+    def copy_of(self, due_ms: int, first_offset: int) -> bytes:
+        """A pending message in log format, as it would be published now; empty if it is not pending (any more)."""
+        found = self._pending(due_ms, first_offset)
+        batch = RecordBatch()
+        if found is not None:
+            add_again(batch, found[1], found[0], is_pending=False)
+        return bytes(batch)
+
+    def _pending(self, due_ms: int, first_offset: int) -> tuple[DelayedMessage, Record] | None:
         place = self._delayed.place(due_ms, first_offset)
-        record = record_of(self._log, DelayedMessage(due_ms, first_offset, place)) if place is not None else None
-        return record.topic.decode() if record is not None else ""
+        if place is None:
+            return None
+        pending = DelayedMessage(due_ms, first_offset, place)
+        record = record_of(self._log, pending)
+        return None if record is None else (pending, record)
 
     def cancel(self, due_ms: int, first_offset: int) -> bool:
         """Cancel the message that was stored at `first_offset`. False: it is not pending (any more). Raises

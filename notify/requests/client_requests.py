@@ -19,7 +19,7 @@ from store.wire.messages import FailureCode, WireMessage
 
 MOST_FOUND = 1_000
 
-Question = wire.Scan | wire.Seek | wire.Get | wire.Find | log_requests.Question
+Question = wire.Scan | wire.Seek | wire.Get | wire.GetDelayed | wire.Find | log_requests.Question
 
 
 class Flushing:
@@ -73,7 +73,9 @@ def read(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
                 sought = replay.seek(messages, topic_filter, where, start)
                 return wire.Sought(sought.log_offset, sought.found), b""
             case wire.Get(log_offset):
-                return _get(store, log_offset, limit_bytes)
+                return _got(replay.get(messages, log_offset), log_offset, limit_bytes)
+            case wire.GetDelayed(log_offset):
+                return _got(_pending(messages, request), log_offset, limit_bytes)
             case wire.Find():
                 return _find(store, request, limit_bytes)
             case _:
@@ -82,8 +84,12 @@ def read(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
         return wire.Failed(FailureCode.NO_SUCH_POSITION, str(error)), b""
 
 
-def _get(store: LocalStore, log_offset: int, limit_bytes: int) -> Answer:
-    found = replay.get(store.messages, log_offset)
+def _pending(messages: MessageStore, request: wire.GetDelayed) -> tuple[bytes, int] | None:
+    data = messages.dispatching.copy_of(request.due_ms, request.log_offset)
+    return (data, 0) if data else None
+
+
+def _got(found: tuple[bytes, int] | None, log_offset: int, limit_bytes: int) -> Answer:
     if found is None:
         text = f"no message begins at log_offset {log_offset}, or it is not kept any more"
         return wire.Failed(FailureCode.NO_SUCH_POSITION, text), b""

@@ -122,6 +122,11 @@ def _got(message: wire.Get, _: Frame, messages: MessageStore) -> list[Permission
     return [Permission(SUBSCRIBE, topic), Permission(REPLAY, topic)]
 
 
+def _pending(message: wire.GetDelayed, _: Frame, messages: MessageStore) -> list[Permission]:
+    topic = messages.dispatching.topic_of(message.due_ms, message.log_offset)
+    return [Permission(SUBSCRIBE, topic), Permission(REPLAY, topic)] if topic else []
+
+
 def _topics(message: of_log.QueueOffsets, _: Frame, __: MessageStore) -> list[Permission]:
     return [READ_LOG if is_reserved(topic) else Permission(SUBSCRIBE, topic) for topic in dict.fromkeys(message.topics)]
 
@@ -177,4 +182,5 @@ _WANTED: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], list[Permi
     of_group.GroupDrop: _dropped,
     of_group.GroupPause: _dropped,
     wire.CancelDelayed: _taken_back,
+    wire.GetDelayed: _pending,
 }

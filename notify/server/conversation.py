@@ -481,6 +481,7 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
     wire.Scan: Conversation._client_read,
     wire.Seek: Conversation._client_read,
     wire.Get: Conversation._client_read,
+    wire.GetDelayed: Conversation._client_read,
     wire.Find: Conversation._client_read,
     of_rights.Rights: Conversation._tell_rights,
     of_rights.Permitted: Conversation._tell_rights,

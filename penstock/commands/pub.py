@@ -9,7 +9,19 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from penstock.commands.mqtt.address import ClientId, Url, Wait
+from penstock.commands.mqtt.address import (
+    DEFAULT_URL,
+    AddressParts,
+    ClientId,
+    GivenPassword,
+    Host,
+    Port,
+    UnixPath,
+    Url,
+    Username,
+    Wait,
+    server_address,
+)
 from penstock.commands.mqtt.tls import CaFile, Cert, Insecure, Key, Tls
 from penstock.errors import PenstockError, UsageError
 
@@ -26,7 +38,7 @@ class PayloadSource:
     def __post_init__(self) -> None:
         given = (self.message is not None, self.file is not None, self.lines, self.null)
         if sum(given) != 1:
-            raise UsageError("pub: give exactly one of -m TEXT, -f FILE, -l and -n")
+            raise UsageError("pub: give exactly one of -m TEXT, -f FILE, -s, -l and -n")
 
     def payloads(self) -> Iterator[bytes]:
         if self.message is not None:
@@ -53,18 +65,38 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
         yield line.removesuffix(b"\n")
 
 
+def _one_of(*topics: str | None) -> str:
+    given = [topic for topic in topics if topic is not None]
+    if len(given) != 1:
+        raise UsageError("pub: give one topic, as TOPIC or with -t")
+    return given[0]
+
+
 def pub(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to publish to.")],
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Topic to publish to.")] = None,
+    named_topic: Annotated[
+        str | None, typer.Option("-t", "--topic", metavar="TOPIC", help="The same, as Mosquitto has it.")
+    ] = None,
     message: Annotated[str | None, typer.Option("-m", "--message", metavar="TEXT", help="Payload.")] = None,
     file: Annotated[
         str | None,
         typer.Option("-f", "--file", metavar="FILE", help="File to send; - is standard input."),
     ] = None,
-    lines: Annotated[bool, typer.Option("-l", "--lines", help="One message per line of standard input.")] = False,
-    null: Annotated[bool, typer.Option("-n", "--null", help="Empty payload; with -r it clears the topic.")] = False,
+    whole: Annotated[bool, typer.Option("-s", "--stdin-file", help="Standard input is one message.")] = False,
+    lines: Annotated[
+        bool, typer.Option("-l", "--lines", "--stdin-line", help="One message per line of standard input.")
+    ] = False,
+    null: Annotated[
+        bool, typer.Option("-n", "--null", "--null-message", help="Empty payload; with -r it clears the topic.")
+    ] = False,
     qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="QoS.")] = 0,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Publish retained messages.")] = False,
-    url: Url = "mqtt://127.0.0.1:1883",
+    url: Url = DEFAULT_URL,
+    host: Host = None,
+    port: Port = None,
+    username: Username = None,
+    password: GivenPassword = None,
+    unix: UnixPath = None,
     client_id: ClientId = "",
     wait: Wait = 0,
     cafile: CaFile = None,
@@ -73,19 +105,21 @@ def pub(
     insecure: Insecure = False,
 ) -> None:
     """Publish to a topic. With QoS 1 or 2, exit after the server has acknowledged every message."""
-    from penstock.commands.mqtt.address import parse_url
     from penstock.commands.mqtt.topics import check_topic_name
 
+    if whole and file is None:
+        file = "-"
     source = PayloadSource(message, file, lines, null)
-    check_topic_name(topic)
-    address = parse_url(url)
+    topic_name = _one_of(topic, named_topic)
+    check_topic_name(topic_name)
     tls = Tls(cafile, cert, key, insecure)
+    address = server_address(url, AddressParts(host, port, username, password, unix), tls.is_given)
 
     from penstock.commands.mqtt.connection import PahoConnection
     from penstock.commands.mqtt.publisher import CommandPublisher
 
     with PahoConnection(address, tls, "pub", wait, client_id) as connection:
-        publisher = CommandPublisher(connection, topic, qos, retain)
+        publisher = CommandPublisher(connection, topic_name, qos, retain)
         for payload in source.payloads():
             publisher.publish(payload)
         publisher.finish()

@@ -24,8 +24,8 @@ from penstock.console.access.state import ConsoleState
 from penstock.console.app import console_app
 from penstock.console.store.admin import AdminRequests
 from penstock.console.store.connections import ConsoleStore, UserConnections
+from penstock.console.store.once import PublishedOnce
 from penstock.console.store.operator import OperatorConnection
-from penstock.console.store.publishing import PublishedOnce
 from penstock.console.views.topics import TopicViews
 from penstock.errors import UsageError
 from penstock.servers.logs import announce

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 from penstock.sdk import current_span
 from penstock.sdk.address import Address
 from penstock.sdk.autobatch import AutoBatch, Gatherer
 from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.compression import Compression, chosen
+from penstock.sdk.connecting import ClientConnection
 from penstock.sdk.credentials import ClientCredentials, Password
-from penstock.sdk.errors import BadMessageId, CannotConnect, ClientClosed, NotFound, Overloaded, StoreRefused
+from penstock.sdk.errors import BadMessageId, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import matches_any
 from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, prefetch_of
 from penstock.sdk.link import ClientLink
@@ -32,7 +28,6 @@ from penstock.sdk.positions import Moment, Position, moment
 from penstock.sdk.publishing import PACK_BYTES, Done, Entry, Outbox, Together, batch_bytes, pack_changes
 from penstock.sdk.reading import NO_END, Reading
 from penstock.sdk.rights import UserRights, permitted, rights
-from penstock.sdk.room import Room
 from penstock.sdk.subscription import PREFETCH, Subscription, WantedMessages
 from store.namespaces import Namespace
 from store.records.record_bytes import walk
@@ -48,10 +43,11 @@ TOPICS_REMEMBERED = 100_000
 T = TypeVar("T")
 
 
-class Client:
+class Client(ClientConnection):
     """A connection to a store. If it is lost it is made again; what has no answer is sent again, and stored once.
 
-    Use it inside `async with`, or call connect() and close(). All calls are made from one event loop.
+    Use it inside `async with`, or call connect() and close(); the first publish() or search connects by itself. All
+    calls are made from one event loop. A forked process, and the next event loop, connect anew.
 
     >>> import asyncio
     >>> from penstock import Client
@@ -92,101 +88,25 @@ class Client:
         AutoBatch for other bounds. `compress`: payloads above 4 KB are stored compressed (zstd), and every reader
         gets them as they were; a Compression for another bound or level.
         """
-        self._address = Address.parse(url)
+        address = Address.parse(url)
         certificate, private_key = (Path(file) if file is not None else None for file in (cert, key))
-        self._credentials = ClientCredentials(token, user, password, tls, certificate, private_key, namespace)
-        self._credentials.check()
-        self._timeout_s = timeout_s
+        credentials = ClientCredentials(token, user, password, tls, certificate, private_key, namespace)
+        credentials.check()
         self._compression = chosen(compress)
-        settings = AutoBatch() if autobatch is True else autobatch or None
-        self._autobatch = settings
-        self._gatherer = Gatherer(settings) if settings is not None else None
-        self._is_ticking = False
-        self._link: ClientLink | None = None
-        self._outbox: Outbox | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self.room = Room(lambda: self._unanswered_bytes)
+        self._autobatch = AutoBatch() if autobatch is True else autobatch or None
         self.expects_next = True  # a program that has a receipt sends its next message in the next turn of the loop
-        self._live_only: dict[str, bool] = {}
         self._subscriptions = 0
+        super().__init__(address, credentials, timeout_s)
 
-    # --- coming and going
+    def _begin(self) -> None:
+        super()._begin()
+        self._gatherer = Gatherer(self._autobatch) if self._autobatch is not None else None
+        self._is_ticking = False
+        self._live_only: dict[str, bool] = {}
 
-    async def connect(self) -> None:
-        """Raises CannotConnect if no store lets this client in within `timeout_s`."""
-        if self._link is not None:
-            return
-        name = f"client-{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}"
-        link = ClientLink(self._address, name, self._credentials, self._timeout_s)
-        self._outbox = Outbox(link.requests, lambda: link.place, link.wake, self._cancel, self._answered)
-        link.before_sending = self._outbox.flush
+    def _new_outbox(self, link: ClientLink) -> Outbox:
         link.on_welcome = self._forget_live_only
-        self._link = link
-        self._tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.tick())]
-        try:
-            await self._until_welcome(link)
-        except BaseException:
-            await self._end(ClientClosed())
-            raise
-
-    async def _until_welcome(self, link: ClientLink) -> None:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await link.tried.wait()
-                if link.refused is None:
-                    await link.welcomed.wait()
-        except TimeoutError:
-            raise CannotConnect(f"{self._address.url}: {link.requests.away}") from None
-        if link.refused is not None:
-            raise CannotConnect(f"{self._address.url}: {link.refused}", is_refusal=True)
-
-    async def close(self) -> None:
-        """Wait until what was sent is answered (for `timeout_s` at most), then leave.
-
-        What was not acked goes to other consumers of its group at once.
-        """
-        if self._link is None:
-            return
-        self._send_all()
-        subscriptions = [each for each in self._link.readings if isinstance(each, Subscription)]
-        await asyncio.gather(*(each.aclose() for each in subscriptions))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._timeout_s):
-                await self.room.wait_until_answered()
-        await self._end(ClientClosed())
-
-    async def _end(self, error: Exception) -> None:
-        link, outbox = self._link, self._outbox
-        assert link is not None
-        assert outbox is not None
-        link.goodbye()
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-        await link.left()
-        self._link = self._outbox = None
-        for reading in list(link.readings):
-            reading.fail(error)
-        outbox.fail_all(error)
-        link.requests.fail_all(error)
-
-    async def __aenter__(self) -> Self:
-        await self.connect()
-        return self
-
-    async def __aexit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    @property
-    def _opened(self) -> ClientLink:
-        """Raises ClientClosed."""
-        if self._link is None:
-            raise ClientClosed
-        return self._link
+        return Outbox(link.requests, lambda: link.place, link.wake, self._cancel, self._answered)
 
     @property
     def _names(self) -> Namespace:
@@ -203,6 +123,8 @@ class Client:
         Raises BadMessage, StoreRefused (a full disk, a message larger than the store's frames), or TimedOut: then it
         may be stored or not.
         """
+        if not self._is_ready:
+            await self._first_use()
         message = self.message(topic, payload, options)
         if not self.room.has(len(message.record)):
             await self.room.wait_for(len(message.record))
@@ -213,6 +135,7 @@ class Client:
 
         Raises Overloaded while 64 MiB of messages have no receipt.
         """
+        _ = self._opened_here
         message = self.message(topic, payload, options)
         if not self.room.has(len(message.record)):
             raise Overloaded(f"{self._unanswered_bytes} bytes are sent and not answered; await some of their receipts")
@@ -238,6 +161,8 @@ class Client:
         A message is a topic, a payload and, if it has more, a dict of what PublishOptions names. Raises BadMessage,
         TypeError or StoreRefused (too large), and nothing was sent; NotAllStored: some were refused or timed out.
         """
+        if not self._is_ready:
+            await self._first_use()
         most_bytes, most_changes = min(PACK_BYTES, self._batch_bytes), pack_changes(self._opened.requests.welcome)
         packer = Packer(self.message, most_bytes, most_changes, self._plain_bytes)
         return await published(list(packer.packs(messages)), self._publish_whole, self._send)
@@ -343,7 +268,7 @@ class Client:
         async for pending in client.delayed("line/#"):
             await pending.cancel()
         """
-        link = self._opened
+        link = await self._used()
         after: tuple[int, int] | None = (0, 0)
         while after is not None:
             answer, _ = await self._ask(wire.ListDelayed(after, DELAYED_PER_PAGE))
@@ -403,7 +328,7 @@ class Client:
 
         Raises BadPosition; while it is iterated over, StoreRefused or TimedOut.
         """
-        return Reading(self._opened, self._names.topic(topic_filter), start, stop, tag)
+        return Reading(self._opened_here, self._names.topic(topic_filter), start, stop, tag)
 
     # --- consuming
 
@@ -445,7 +370,7 @@ class Client:
             prefetch_of(prefetch),
             or_refuse=start is not None,
         )
-        return Subscription(self._opened, wanted)
+        return Subscription(self._opened_here, wanted)
 
     async def find(
         self, key: str, *, topic: str = "", since: Moment = "earliest", until: Moment = "now", limit: int = 100
@@ -455,7 +380,7 @@ class Client:
         `since` and `until` (that one not): `earliest`, `now`, `-90s`, `-1h`, `-7d`, an RFC 3339 time, a datetime, or
         a timedelta (so long ago). Raises BadPosition, StoreRefused, TimedOut.
         """
-        link = self._opened
+        link = await self._used()
         times = moment(since), moment(until)
         in_log = self._names.topic(topic) if topic else ""
         found: list[Message] = []
@@ -474,18 +399,19 @@ class Client:
         def answered(outcome: Outcome, frame: Frame) -> None:
             _settle(future, outcome if isinstance(outcome, Exception) else (outcome, frame.records))
 
-        self._opened.requests.ask(message, answered)
+        (await self._used()).requests.ask(message, answered)
         return await future
 
     async def rights(self) -> UserRights:
         """Who this client is, and whether it has the right `admin` and may read the store's log. Raises StoreRefused,
         TimedOut."""
-        return await rights(self._ask, self._opened.requests.welcome)
+        return await rights(self._ask, (await self._used()).requests.welcome)
 
     async def permitted(self, action: str, topics: Sequence[str]) -> list[bool]:
         """Whether this client may do `action` (`publish`, `subscribe`, ... as in the permissions file), for each topic
         or filter. Raises StoreRefused (there is no such action), TimedOut."""
-        return await permitted(self._ask, self._opened.requests.welcome, self._names, action, topics)
+        welcome = (await self._used()).requests.welcome
+        return await permitted(self._ask, welcome, self._names, action, topics)
 
     async def get(self, message_id: str) -> Message:
         """The message that a receipt or a message names.
@@ -493,7 +419,7 @@ class Client:
         Raises BadMessageId for what is no id, was changed, or is of another store; NotFound where no message begins, or
         it is not kept any more.
         """
-        link = self._opened
+        link = await self._used()
         place, log_offset = parse_message_id(message_id)
         if place != link.place:
             raise BadMessageId(

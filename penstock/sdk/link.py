@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
@@ -62,10 +63,20 @@ class ClientLink(AsyncioLink):
         self.readings: set[LinkReader] = set()  # those under way
         self.tried = asyncio.Event()  # once at least: let in, or refused
         self.on_welcome: Callable[[], None] = lambda: None
+        self._process = os.getpid()
         self._name = name
         self._credentials = credentials
         self._ticked_s = 0.0
         self._store_ms, self._told_s = 0, 0.0
+
+    @property
+    def is_of_this_loop(self) -> bool:
+        return self._loop is asyncio.get_running_loop()
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether nobody drives it here any more: it is of the process that forked this one, or its loop has ended."""
+        return self._loop.is_closed() or self._process != os.getpid()
 
     # --- time
 

@@ -88,13 +88,13 @@ class LoopThread:
 
 
 _running: weakref.WeakSet[LoopThread] = weakref.WeakSet()
-one_at_a_time = threading.Lock()  # makes another connection after a fork
+one_at_a_time = threading.RLock()  # makes a connection; again, as a signal's handler may publish
 _left_to_parent: list[LoopThread] = []  # never collected here: closing what is shared would disturb the parent
 
 
 def _leave_to_parent() -> None:
     global one_at_a_time
-    one_at_a_time = threading.Lock()  # the other one may be held, by a thread that is not here
+    one_at_a_time = threading.RLock()  # the other one may be held, by a thread that is not here
     for each in _running:
         each.is_of_parent = True
         _left_to_parent.append(each)

@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Stoppable(Protocol):
     """A Subscription, of asyncio or not."""
 
-    def stop(self) -> None: ...
+    def stop(self) -> object: ...
 
 
 @contextmanager

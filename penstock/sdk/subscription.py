@@ -7,17 +7,18 @@ consumer can work on them. `prefetch` bounds all messages in hand.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from time import monotonic
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from penstock.sdk.delivery import Deliveries, Delivery
 from penstock.sdk.enrolment import AtStore, Enrolment
-from penstock.sdk.errors import ClientError, ConnectionLost, TimedOut
+from penstock.sdk.errors import ClientError, ConnectionLost, StoreRefused, TimedOut
 from penstock.sdk.hands import GIVE_BACK, Answer, Hand, Place, SettledAs
 from penstock.sdk.link import ClientLink
 from penstock.sdk.pace import TakingPace
@@ -26,7 +27,14 @@ from store.state.group_settings import GroupSettings
 from store.wire import group_messages as wire
 from store.wire.client.requests import Outcome
 from store.wire.frames import Frame
+from store.wire.messages import FailureCode
 
+log = logging.getLogger("penstock.client")
+
+LACKS_HISTORY = (
+    "group %s over %s begins without what was stored before: only a topic and LEVEL/# have a queue of all of it; say "
+    "start='now' if that is meant, or read(%r) the history"
+)
 WAIT_MS = 10_000  # a request for messages is asked again after so long
 ANSWER_BYTES = 1 << 20
 MOST_PER_ANSWER = 2_000
@@ -75,6 +83,18 @@ class Closer(Enum):
     BLOCK = "the `async with` block"
 
 
+class AwaitableEnd:
+    """What close() and stop() give, which have begun: a program may await the end, and need not."""
+
+    __slots__ = ("_wait",)
+
+    def __init__(self, wait: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        self._wait = wait
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from self._wait().__await__()
+
+
 class Subscription:
     """The messages of a group: iterate over it, or over its batches(); `async with` says when it ends.
 
@@ -95,6 +115,11 @@ class Subscription:
         self._error: Exception | None = None
         self._opened = asyncio.Event()  # once, or failed
         self._came = asyncio.Event()
+        self._takes_no_more = asyncio.Event()
+        self._asks_for_history = True  # a store that lacks some says so
+        self.lacks_history = False
+        """Whether it made its group without a `start`, and what was stored before is not in the group, as the queue of
+        its filter does not have it. Known once it is entered, or has a message; Client.read() has that history."""
         # Messages in hand: taken by the program, or not.
         self._buffer: deque[Deliveries] = deque()
         self._buffered = 0
@@ -154,10 +179,13 @@ class Subscription:
         assert stage in TRANSITIONS[self._stage], f"{self._stage} -> {stage}"
         self._stage = stage
 
-    def close(self) -> None:
-        """Give back what is in hand."""
-        if self._stage is Stage.CLOSED:
-            return
+    def close(self) -> AwaitableEnd:
+        """Give back what is in hand. Awaited, as aclose()."""
+        if self._stage is not Stage.CLOSED:
+            self._close()
+        return AwaitableEnd(self.aclose)
+
+    def _close(self) -> None:
         self._enter(Stage.CLOSED)
         self._take_no_more()
         if not self._is_begun:
@@ -165,10 +193,13 @@ class Subscription:
             self._verdicts.drained.set()
         self._verdicts.send()
 
-    def stop(self) -> None:
-        """Loops over it end, once what is being worked on is done; from any thread or a signal's handler."""
+    def stop(self) -> AwaitableEnd:
+        """Loops over it end, once what is being worked on is done; from any thread or a signal handler. Awaited: until
+        no more messages are taken; it does not wait for the loops.
+        """
         with suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self._stop)
+        return AwaitableEnd(self._takes_no_more.wait)
 
     def _stop(self) -> None:
         """Take nothing more. What is being worked on stays this consumer's until it is closed."""
@@ -178,6 +209,7 @@ class Subscription:
 
     def _take_no_more(self) -> None:
         self._give_back()
+        self._takes_no_more.set()
         self._came.set()
 
     def _give_back(self) -> None:
@@ -294,7 +326,10 @@ class Subscription:
         welcome, wanted = requests.welcome, self._wanted
 
         def opened(outcome: Outcome, _: Frame) -> None:
-            if isinstance(outcome, wire.GroupOpened):
+            if self._is_history_refused(outcome):
+                self._asks_for_history = False
+                self._open()
+            elif isinstance(outcome, wire.GroupOpened):
                 self._opened_at(outcome, welcome.store_name if welcome.resumed else "")
                 self._store_name = welcome.store_name
             elif not isinstance(outcome, ConnectionLost):
@@ -306,14 +341,22 @@ class Subscription:
             wanted.consumer,
             wanted.settings,
             wanted.start,
-            or_refuse=wanted.or_refuse,
+            or_refuse=wanted.or_refuse or self._asks_for_history,
         )
         requests.ask_once(open_, opened)
+
+    def _is_history_refused(self, outcome: Outcome) -> bool:
+        """Whether the store may lack history that nobody insists on; or it refuses the same again without."""
+        is_refused = isinstance(outcome, StoreRefused) and outcome.code == FailureCode.NOT_ALLOWED
+        return is_refused and self._asks_for_history and not self._wanted.or_refuse
 
     def _opened_at(self, opened: wire.GroupOpened, resumed: str) -> None:
         """`resumed`: the name of the store if it still knows this client as a consumer."""
         self._enrolment.opened(opened.ref)
         self._invisible_s = opened.settings.invisible_ms / 1000
+        if not self._asks_for_history and not self.lacks_history:
+            self.lacks_history = True
+            log.warning(LACKS_HISTORY, self._wanted.group, self._wanted.topic_filter, self._wanted.topic_filter)
         if self._store_name not in ("", resumed):
             self._give_back()  # they may be other consumers' by now
         self._opened.set()
@@ -333,7 +376,7 @@ class Subscription:
             self._enter(Stage.CLOSED)
         self._link.readings.discard(self)
         self._verdicts.fail(error)
-        for event in (self._opened, self._came):
+        for event in (self._opened, self._came, self._takes_no_more):
             event.set()
 
     def grew(self, refs: set[int]) -> None:

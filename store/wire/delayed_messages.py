@@ -22,6 +22,16 @@ class DelayedFound(WireMessage, frozen=True):
     next: tuple[Count, LogOffset] | None
 
 
+class GetDelayed(WireMessage, frozen=True):
+    """The pending message that Appended gave this log_offset and that is due at `due_ms`, as it would be published now.
+
+    The answer is Got, with 0 as its queue_offset: a pending message is in no queue.
+    """
+
+    log_offset: LogOffset
+    due_ms: Count
+
+
 class CancelDelayed(WireMessage, frozen=True):
     """Take back the message that Appended gave this log_offset and that is due at `due_ms`."""
 

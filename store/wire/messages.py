@@ -30,6 +30,7 @@ from store.wire.client_messages import Wait as Wait
 from store.wire.delayed_messages import CancelDelayed as CancelDelayed
 from store.wire.delayed_messages import DelayedCancelled as DelayedCancelled
 from store.wire.delayed_messages import DelayedFound as DelayedFound
+from store.wire.delayed_messages import GetDelayed as GetDelayed
 from store.wire.delayed_messages import ListDelayed as ListDelayed
 from store.wire.operator_messages import BansTold as BansTold
 from store.wire.operator_messages import Disconnect as Disconnect
@@ -455,6 +456,7 @@ KINDS = (
     Kind(85, of_rights.RightsTold, _STORE, asked=True),
     Kind(86, of_rights.Permitted, _CLIENT, asked=True),
     Kind(87, of_rights.PermittedTold, _STORE, asked=True),
+    Kind(88, GetDelayed, _CLIENT, asked=True),
     Kind(96, of_log.Segments, _CLIENT, asked=True),
     Kind(97, of_log.SegmentsFound, _STORE, asked=True),
     Kind(98, of_log.ReadLog, _CLIENT, asked=True),

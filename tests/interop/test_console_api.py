@@ -153,31 +153,6 @@ def test_a_list_of_which_some_are_refused(users: Site) -> None:
     assert users.user("reader").post("/messages", messages[0]).kind == "not-permitted"
 
 
-def test_an_idempotency_key_stores_once_also_beyond_a_kill(site: Site) -> None:
-    message = {"topic": "once", "payload": "x"}
-    many = [{"topic": "once", "payload": "a"}, {"topic": "twice", "payload": "b", "key": "mine"}]
-    first = [
-        site.client.post("/messages", body, Idempotency_Key=f"k{i}").json for i, body in enumerate((message, many))
-    ]
-    for again in (False, True):
-        if again:
-            site.console.restart()
-        for number, body in enumerate((message, many)):
-            same = site.client.post("/messages", body, Idempotency_Key=f"k{number}")
-            assert same.status == 201
-            assert [each["log_offset"] for each in same.json.get("receipts", [same.json])] == [
-                each["log_offset"] for each in first[number].get("receipts", [first[number]])
-            ]
-        other = site.client.post("/messages", {**message, "payload": "y"}, Idempotency_Key="k0")
-        assert (other.status, other.kind) == (422, "idempotency-key-reused")
-    assert payloads(site.client.get("/messages", filter="once")) == ["x", "a"]
-    assert payloads(site.client.get("/messages", filter="twice")) == ["b"]
-    later = {**message, "topic": "later", "delay": 3_600}
-    receipt = site.client.post("/messages", later, Idempotency_Key="d").json
-    site.console.restart()
-    assert site.client.post("/messages", later, Idempotency_Key="d").json["log_offset"] == receipt["log_offset"]
-
-
 def test_every_receipt_that_was_given_before_a_kill_is_in_the_log(site: Site) -> None:
     """Four clients publish while the console is killed; what they were told is stored, is stored."""
     told: list[str] = []

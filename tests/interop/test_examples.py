@@ -63,6 +63,16 @@ def test_help(programs: Programs, program: str) -> None:
     assert program in (ROOT / "examples" / "README.md").read_text()
 
 
+@pytest.mark.parametrize("command", ["orders.py place", "orders.py work", "inference.py ask", "inference.py work"])
+def test_the_store_may_stand_behind_the_command(command: str) -> None:
+    """Tried with an address that is none, which is refused by name."""
+    words = [*command.split(), *(["x"] if command.endswith("ask") else []), "--store", "nowhere"]
+    done = subprocess.run(
+        [sys.executable, f"examples/{words[0]}", *words[1:]], cwd=ROOT, capture_output=True, text=True
+    )
+    assert "AddressError: nowhere: not the address of a store" in done.stderr
+
+
 def test_orders(programs: Programs) -> None:
     workers = ("w1", "w2")
     for worker in workers:

@@ -191,6 +191,9 @@ async def test_what_a_client_may_not_name(store: StoreProcess, name: str) -> Non
         assert answer.code is FailureCode.NOT_ALLOWED
     cancelled = peer.call(wire.CancelDelayed(late.log_offset, late.due_ms))  # type: ignore[attr-defined]
     assert cancelled == wire.DelayedCancelled(False)
+    read = peer.call(wire.GetDelayed(late.log_offset, late.due_ms))  # type: ignore[attr-defined]
+    assert isinstance(read, Failed)
+    assert read.code is FailureCode.NO_SUCH_POSITION
     assert peer.call(of_group.GroupList("", 0)) == of_group.GroupsListed([], False)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+SOCKET = "unix:penstock-data/console.sock"
 ISOLATED = [
     "unshare",
     "--net",
@@ -42,22 +43,43 @@ def run(script: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_from_nothing_to_a_delivered_message_and_through_a_kill(tmp_path: Path) -> None:
+def test_the_page_from_its_first_command_to_its_last(tmp_path: Path) -> None:
+    """In the order of the page, in one folder: what a block starts is still running in the next one. A server of the
+    same user that the reader did not start is not touched."""
     assert shutil.which("penstock", path=str(Path(sys.executable).parent)), "run `make test`, which installs penstock"
-    serve = "penstock serve > serve.log 2>&1 &\nuntil grep -q ready serve.log; do sleep 0.05; done\n"
-    printed = run(serve + block("<!-- try it") + "echo ---\n" + block("<!-- kill it"), tmp_path)
-    before, _, after = printed.partition("---\n")
-    assert before.split() == ["21.5", "22.0"]
-    assert [line for line in after.split() if line in ("21.5", "22.0")] == ["21.5", "22.0"]
-
-
-def test_the_client(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(block("<!-- client", "python"))
-    store = "penstock store --data data > store.log 2>&1 &\nuntil grep -q ready store.log; do sleep 0.05; done\n"
-    printed = run(f"{store}python program.py", tmp_path)
+    others = started("penstock serve --no-console --data others --listen mqtt://127.0.0.1:1884", "others.log")
+    serve = started("penstock serve", "serve.log")
+    blocks = [block("<!-- try it"), block("<!-- kill it"), "python program.py\n"]
+    pid = "$(cut -d' ' -f2 others/LOCK)"
+    printed = run(f"{others}{serve}{'echo ---; '.join(blocks)}kill -0 {pid} && echo the other one runs", tmp_path)
+    tried, killed, program = (part.splitlines() for part in printed.split("---\n"))
+    assert tried == ["21.5", "22.0"]
+    assert [line for line in killed if line in ("21.5", "22.0")] == ["21.5", "22.0"]
     values = ("21.5", "21.6", "21.7")
-    billed, read = [f"billed {value}" for value in values], [f"line/7/temp {value}" for value in values]
-    assert printed.splitlines() == ["C", "True", *billed, *read]
+    billed, read = (
+        [f"billed {value}" for value in values],
+        [f"line/7/temp {value}" for value in ("21.5", "22.0", *values)],
+    )
+    assert program == ["C", "True", *billed, *read, "the other one runs"]
+
+
+def test_the_client_of_a_store_that_is_a_process_of_its_own(tmp_path: Path) -> None:
+    """As the page says it for other machines: two commands, and the program with another address."""
+    program = block("<!-- client", "python")
+    assert program.count(SOCKET) == 1
+    (tmp_path / "program.py").write_text(program.replace(SOCKET, "penstock://localhost:7700"))
+    commands = re.findall(r"`(penstock store|penstock gateway --store \S+)`", README)
+    assert len(commands) == 2
+    printed = run(
+        f"{started(commands[0], 'store.log')}{started(commands[1], 'gateway.log')}python program.py", tmp_path
+    )
+    assert printed.splitlines()[:2] == ["C", "True"]
+
+
+def started(command: str, log: str) -> str:
+    """A line of a script: start it in the background, and wait until it is ready."""
+    return f"{command} > {log} 2>&1 &\nuntil grep -q ^ready {log}; do sleep 0.05; done\n"
 
 
 def test_the_two_set_up_commands_are_the_ones_that_ci_runs() -> None:

@@ -340,3 +340,47 @@ async def until_said(store: StoreProcess, text: str) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError(text)
+
+
+async def test_stop_and_close_may_be_awaited(client: Client) -> None:
+    await publish(client, "t", 3)
+    async with client.subscribe("t", group="g") as subscription:
+        async for message in subscription:
+            assert await message.ack()
+            await subscription.stop()
+        await subscription.stop()
+    await subscription.stop()
+    again = client.subscribe("t", group="g")
+    assert numbers(await take(aiter(again), 1)) == [1]
+    await again.close()  # what it had goes to others before this returns
+    await again.stop()
+    async with client.subscribe("t", group="g") as subscription:
+        assert numbers(await take(aiter(subscription), 2)) == [1, 2]
+
+
+@pytest.mark.parametrize("topic_filter", ["a/+/b", "#"])
+async def test_a_group_that_lacks_what_was_stored_before_says_so(
+    client: Client, topic_filter: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await publish(client, "a/1/b", 3)
+    async with client.subscribe(topic_filter, group="g") as first, client.subscribe(topic_filter, group="g") as second:
+        assert (first.lacks_history, second.lacks_history) == (True, False)
+        assert [each.getMessage() for each in caplog.records if each.name == "penstock.client"] == [
+            f"group g over {topic_filter} begins without what was stored before: only a topic and LEVEL/# have a queue "
+            f"of all of it; say start='now' if that is meant, or read({topic_filter!r}) the history"
+        ]
+        await publish(client, "a/2/b", 1)
+        assert numbers(await take(aiter(first), 1)) == [0]
+    caplog.clear()
+    for whole, start in (("a/1/b", None), ("a/#", None), (topic_filter, "now")):
+        async with client.subscribe(whole, group="h", start=start) as subscription:
+            assert not subscription.lacks_history
+    assert not [each for each in caplog.records if each.name == "penstock.client" and each.levelname == "WARNING"]
+
+
+async def test_a_group_that_is_refused_is_refused_whatever_it_lacks(client: Client) -> None:
+    await publish(client, "a/1/b", 3)
+    async with client.subscribe("a/+/b", group="g"):
+        with pytest.raises(StoreRefused, match="partitions"):
+            async with client.subscribe("a/+/b", group="g", partitions=7):
+                raise AssertionError

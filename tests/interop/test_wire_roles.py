@@ -77,6 +77,7 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_group.PausedGroups("", 0),
     wire.ListDelayed((0, 0), 1),
     wire.CancelDelayed(0, 0),
+    wire.GetDelayed(0, 0),
     of_log.Segments(0),
     of_log.ReadLog(0, 1),
     of_log.SeekLog(0, 0, 0),
@@ -96,7 +97,18 @@ OF_GATEWAYS = {
     *{"BanMade", "ReadAt", "Claim", "Release", "Holds"},
     *{"Judged", "TakeMessage", "TakeSubscriptions", "LiveSubscriptions", "Behind", "Described"},
 }
-OF_CLIENTS = {"Publish", "Get", "Find", "Segments", "ReadLog", "SeekLog", "QueueOffsets", "ReaderAt", "Topics"}
+OF_CLIENTS = {
+    "Publish",
+    "Get",
+    "GetDelayed",
+    "Find",
+    "Segments",
+    "ReadLog",
+    "SeekLog",
+    "QueueOffsets",
+    "ReaderAt",
+    "Topics",
+}
 OF_CLIENTS |= {"Rights", "Permitted"}
 OF_OPERATORS = {"ShowServer", "TopicReaders", "DeadLetters", "SettleDeadLetter", "DescribeClient"}
 OF_THE_STORE: tuple[WireMessage, ...] = (

@@ -11,28 +11,46 @@ import pytest
 from tests.interop.programs import TIMEOUT_S, run
 from tests.support.server_process import ServeOptions
 
+PENSTOCK = str(Path(sys.executable).parent / "penstock")
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Each package in it ends the process that imports it."""
     for name in ("store", "gateway", "notify", "lightqueue", "loadtest"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise SystemExit('not the package that was meant')\n")
+        make_package(tmp_path, name)
     return tmp_path
 
 
+def make_package(folder: Path, name: str) -> None:
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text("raise SystemExit('not the package that was meant')\n")
+
+
 def test_python_m_penstock_takes_nothing_from_the_working_directory(folder: Path) -> None:
-    command = [sys.executable, "-m", "penstock", "serve", "--print-config"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    check_starts(folder, sys.executable, "-m", "penstock")
+
+
+def test_the_command_takes_nothing_from_a_folder_with_a_penstock_of_its_own(folder: Path) -> None:
+    make_package(folder, "penstock")
+    check_starts(folder, PENSTOCK)
+    check_starts(folder, sys.executable, "-P", "-m", "penstock")
+
+
+def check_starts(folder: Path, *command: str) -> None:
+    started = [*command, "serve", "--print-config"]
+    done = subprocess.run(started, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done
     assert done.stderr == ""
 
 
-@pytest.fixture
-def served(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A store and a gateway, started in the folder."""
+@pytest.fixture(params=[(sys.executable, "-m", "penstock"), (PENSTOCK,)], ids=["python -m penstock", "penstock"])
+def served(folder: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """A store and a gateway, started in the folder, which has a `penstock` too where that is not what is started."""
+    if request.param == (PENSTOCK,):
+        make_package(folder, "penstock")
     where = ["--listen=mqtt://127.0.0.1:0", "--admin=127.0.0.1:0", f"--data={folder / 'data'}"]
-    command = [sys.executable, "-m", "penstock", "serve", "--gateways=1", "--log-format=json", *where]
+    command = [*request.param, "serve", "--gateways=1", "--log-format=json", *where]
     environment = ServeOptions().environment()
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)

@@ -21,7 +21,7 @@ TRY_AGAIN_S = 0.1
 KEEP_ALIVE_S = 60
 MAXIMUM_RECEIVE_MAXIMUM = 65_535
 CERTIFICATE_REQUIRED = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
-START_A_SERVER = "start one with `penstock serve`, or name another with --url"
+START_A_SERVER = "start one with `penstock serve`, or name another with --url, or -h and -p"
 
 
 class PahoConnection:
@@ -137,5 +137,5 @@ def _why(error: OSError | UnicodeError) -> str:
 
 def _remedy(reason_code: ReasonCode) -> str:
     if reason_code.getName() in ("Not authorized", "Bad user name or password"):
-        return "give a user and a password in --url"
+        return "give a user and a password with -u and -P, or in --url"
     return "ask whoever runs it, or name another with --url"

@@ -29,6 +29,10 @@ class Tls:
     key: str | None = None
     is_insecure: bool = False
 
+    @property
+    def is_given(self) -> bool:
+        return bool(self.ca_file or self.certificate or self.key or self.is_insecure)
+
     def context_for(self, address: ServerAddress) -> ssl.SSLContext | None:
         """The TLS context of the connection; None for one that is not. Raises UsageError."""
         given = [

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.config.console_settings import ConsoleSettings
     from penstock.console.store.admin import AdminRequests
     from penstock.console.store.connections import UserConnections
-    from penstock.console.store.publishing import PublishedOnce
+    from penstock.console.store.once import PublishedOnce
     from penstock.console.views.topics import TopicViews
 
 

@@ -57,6 +57,11 @@ class StoreConnection(Client):
         return await self.get(self.place.message_id(log_offset))
 
     @property
+    def store_ms(self) -> int:
+        """Unix time in ms by the store's clock."""
+        return self._opened.store_ms
+
+    @property
     def refusal(self) -> str:
         """Why the store does not let this user in any more; empty while it does."""
         refused = self._link.refused if self._link is not None else None

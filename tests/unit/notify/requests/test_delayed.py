@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from lightqueue.upkeep.dispatching import add_again
 from store.records._records import RecordBatch
-from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
+from store.records.record_bytes import walk
+from store.records.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute
 from store.wire.messages import (
     Append,
     Appended,
@@ -16,6 +18,8 @@ from store.wire.messages import (
     Failed,
     Follow,
     Following,
+    GetDelayed,
+    Got,
     Grew,
     ListDelayed,
     Role,
@@ -110,6 +114,32 @@ def test_taking_one_back(bench: WireBench, talk: Talk, clock: WallClock) -> None
     bench.tick()
     assert payloads(bench.store, "t") == [b"x"]
     assert talk.call(CancelDelayed(at, due_ms)) == DelayedCancelled(False)
+
+
+def test_a_pending_message_is_read_as_it_would_be_published(bench: WireBench, talk: Talk) -> None:
+    due_ms = bench.store.now_ms() + 30_000
+    batch = RecordBatch()
+    left_by = encode_attribute(Attribute.LEFT_BY, b"who")
+    attributes = left_by + encode_attribute(Attribute.DUE_MS, due_ms.to_bytes(8, "little"))
+    flags = RecordFlag.DELAYED | RecordFlag.RETAIN
+    batch.append(RecordType.MESSAGE, b"x", topic=b"t", attributes=attributes, flags=flags)
+    at = publish(talk, 1, bytes(batch))
+    frame = talk.call_frame(GetDelayed(at, due_ms))
+    assert frame.message == Got(0)
+    (found,) = walk(frame.records)
+    assert (found[5], found[9], found[4]) == (b"t", b"x", RecordFlag.RETAIN)
+    assert Attribute.LEFT_BY not in decode_attributes(found[7])  # that is between the store and who judges
+    for nothing in (GetDelayed(at, due_ms - 1), GetDelayed(at + 8, due_ms)):
+        assert isinstance(talk.call(nothing), Failed)
+    messages = bench.store
+    (carried,) = messages.delayed.page(0, 0, 1)
+    again = RecordBatch()
+    assert add_again(again, messages.record(carried.log_offset), carried, is_pending=True)
+    messages.append(again)
+    assert messages.delayed.place(due_ms, at) != at
+    assert talk.call_frame(GetDelayed(at, due_ms)).records == frame.records
+    assert talk.call(CancelDelayed(at, due_ms)) == DelayedCancelled(True)
+    assert isinstance(talk.call(GetDelayed(at, due_ms)), Failed)
 
 
 def test_that_it_was_taken_back_is_said_once_it_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

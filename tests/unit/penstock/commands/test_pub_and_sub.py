@@ -15,10 +15,11 @@ from typing import NoReturn
 import pytest
 
 from penstock import cli
-from penstock.commands.mqtt.address import ServerAddress, parse_url
+from penstock.commands.mqtt.address import DEFAULT_URL, AddressParts, ServerAddress, parse_url, server_address
 from penstock.commands.mqtt.topics import check_topic_filter, check_topic_name
 from penstock.errors import UsageError
 from store.errors import StoreError
+from store.version import VERSION
 from tests.conftest import StartMosquitto
 from tests.support.server_process import ROOT
 
@@ -308,6 +309,59 @@ def test_a_refused_subscription_is_named(scripted_server: ScriptedServer) -> Non
 def test_what_the_server_says_when_it_leaves_is_shown(scripted_server: ScriptedServer) -> None:
     error = one_line_error(run("sub", "t", "--url", scripted_server.url), 1)
     assert "closed the connection: Server shutting down" in error
+
+
+def test_the_options_of_mosquittos_programs(mosquitto_port: int) -> None:
+    where = ["-h", "localhost", "-p", str(mosquitto_port)]
+    for options in (["-t", "o/1", "-m", "x", "-i", "me"], ["--topic", "o/2", "-s", "--id", "me"]):
+        done = run("pub", *where, *options, "-r", "-q", "1", stdin=b"two\nlines")
+        assert done.returncode == 0, done
+    for options in (["-t", "o/1", "-t", "o/2"], ["o/1", "--topic", "o/2"]):
+        found = run("sub", "--host", "localhost", "--port", str(mosquitto_port), *options, "-C", "2", "-v")
+        assert sorted(found.stdout.splitlines()) == [b"lines", b"o/1 x", b"o/2 two"]
+
+
+@pytest.mark.parametrize(
+    ("url", "parts", "address"),
+    [
+        (DEFAULT_URL, AddressParts("b", 1884), ServerAddress("b", 1884)),
+        ("ws://a:80/x", AddressParts("b"), ServerAddress("b", 80, scheme="ws", path="/x")),
+        ("mqtt://u:p@a", AddressParts(port=7, password="q"), ServerAddress("a", 7, "u", "q")),
+        (DEFAULT_URL, AddressParts(username="u", password="q"), ServerAddress("127.0.0.1", 1883, "u", "q")),
+        (DEFAULT_URL, AddressParts(unix="/s"), ServerAddress("", 0, scheme="unix", path="/s")),
+    ],
+)
+def test_options_replace_parts_of_the_url(url: str, parts: AddressParts, address: ServerAddress) -> None:
+    assert server_address(url, parts) == address
+
+
+def test_options_of_tls_mean_mqtts_as_with_mosquitto() -> None:
+    with_port = AddressParts("b", 1884)
+    assert server_address(DEFAULT_URL, AddressParts("b"), True) == ServerAddress("b", 8883, scheme="mqtts")
+    assert server_address(DEFAULT_URL, with_port, True) == ServerAddress("b", 1884, scheme="mqtts")
+    assert server_address("mqtt://a", with_port, True) == ServerAddress("b", 1884)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["pub", "-m", "x"], "give one topic"),
+        (["pub", "a", "-t", "b", "-m", "x"], "give one topic"),
+        (["pub", "a", "-s", "-n"], "give exactly one of"),
+        (["sub"], "give a topic filter"),
+        (["sub", "a", "-P", "x"], "give -u"),
+        (["sub", "a", "--unix", "/s", "-p", "1"], "leave out -h and -p"),
+        (["sub", "a", "--url", "unix:///s", "-h", "b"], "give one or the other"),
+    ],
+)
+def test_options_that_do_not_fit(arguments: list[str], why: str) -> None:
+    assert why in one_line_error(run(*arguments), 2)
+
+
+def test_the_version() -> None:
+    said = [run(option).stdout for option in ("version", "--version")]
+    assert said[0] == said[1] == f"penstock {VERSION}\n".encode()
+    assert b"\n  version " in run("--help").stdout
 
 
 def test_errors_of_the_packages_are_one_line(
