@@ -6,6 +6,9 @@ import asyncio
 import threading
 from contextlib import suppress
 
+FEW_TURNS = 5
+"""Turns of the loop until an accepted connection has its task in _serve(), or the socket of an aborted one is shut."""
+
 
 class Wire:
     """A relay in a thread of its own, between a gateway and the store."""
@@ -34,8 +37,7 @@ class Wire:
                 store_reader, store_writer = await asyncio.open_connection("127.0.0.1", self._store_port)
                 self._writers.add(store_writer)
                 await asyncio.gather(self._copy(reader, store_writer), self._copy_back(store_reader, writer))
-        writer.close()
-        self._writers.discard(writer)
+        writer.close()  # it stays noted until _abort(): what it has left to send may never go
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -65,13 +67,19 @@ class Wire:
         self._writers.clear()
 
     async def _end(self) -> None:
+        for listening in self._server.sockets:
+            self._loop.remove_reader(listening.fileno())
+        for _ in range(FEW_TURNS):  # asyncio forgets the socket of a connection that a closed server is just accepting
+            await asyncio.sleep(0)
         self._server.close()
         self._abort()
         serving = asyncio.all_tasks() - {asyncio.current_task()}
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
-        await asyncio.sleep(0)  # now the sockets are closed
+        self._abort()  # of connections to the store that came about meanwhile
+        for _ in range(FEW_TURNS):
+            await asyncio.sleep(0)
 
     def silence(self) -> None:
         """Stop forwarding without closing any connection."""

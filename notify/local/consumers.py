@@ -192,12 +192,12 @@ class Consumers:
                 self.drop(key)
         self._unused = unused
 
-    def close(self, consumer: Consumer) -> None:
-        """A consumer goes; what it had goes to others."""
+    def close(self, consumer: Consumer, seen: int | None = None) -> None:
+        """A consumer goes; what it had goes to others. `seen`: see Group.leave()."""
         queue = consumer.queue
         if self._by_key.pop((*consumer.key, queue.state.key), None) is None:
             return
-        queue.group.leave(consumer.key, self.now_ms())
+        queue.group.leave(consumer.key, self.now_ms(), seen)
         waiting = self._waiting[queue]
         for poll in [poll for poll in waiting.polls if poll.consumer is consumer]:
             waiting.polls.remove(poll)

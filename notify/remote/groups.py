@@ -84,6 +84,7 @@ class RemoteConsumer:
         self._wanted: tuple[int, int, int] | None = None
         self._unsettled: dict[int, tuple[list[wire.Receipt], Callable[[], None] | None]] = {}
         self._last_ack = 0
+        self._seen = 0  # the last serial that came from the store
 
     def forget(self) -> None:
         """The store knows no such consumer."""
@@ -135,9 +136,11 @@ class RemoteConsumer:
     def _popped(self, answer: Outcome, frame: Frame) -> None:
         if self.is_closed:
             return
+        if isinstance(answer, wire.Popped) and answer.handed:
+            self._seen = max(serial for serial, *_ in answer.handed)
         if self._wanted is None:
             if isinstance(answer, wire.Popped) and answer.handed:
-                self.give_back([(serial, first, number) for serial, _, first, number in answer.handed])
+                self._reject([(serial, first, number) for serial, _, first, number in answer.handed], unseen=True)
             return
         if isinstance(answer, wire.Popped) and answer.handed:
             self._wanted = None
@@ -171,15 +174,19 @@ class RemoteConsumer:
             self._groups.ask(message, _nothing)
 
     def give_back(self, receipts: list[Receipt]) -> None:
+        self._reject(receipts, unseen=False)
+
+    def _reject(self, receipts: list[Receipt], unseen: bool) -> None:
         if self._ref is not None:
-            self._groups.ask(wire.Reject(self._ref, [wire.Receipt(*each) for each in receipts], 0, ""), _nothing)
+            places = [wire.Receipt(*each) for each in receipts]
+            self._groups.ask(wire.Reject(self._ref, places, 0, "", unseen), _nothing)
 
     def close(self) -> None:
         if not self.is_closed:
             self.is_closed = True
             self._groups.consumers.pop(self, None)
             if self._ref is not None:
-                self._groups.tell(wire.GroupClose(self._ref))
+                self._groups.tell(wire.GroupClose(self._ref, self._seen))
 
 
 def _nothing(_: Outcome, __: Frame) -> None:

@@ -89,7 +89,7 @@ class GroupRequests:
         consumer = self._by_key.pop((peer, message.ref), None)
         if consumer is not None:
             del self._refs[consumer]
-            self.consumers.close(consumer)
+            self.consumers.close(consumer, message.seen)
 
     def _consumer(self, peer: str, ref: int) -> Consumer:
         consumer = self._by_key.get((peer, ref))

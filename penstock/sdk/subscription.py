@@ -126,6 +126,7 @@ class Subscription:
         self._rest: deque[Delivery] = deque()  # of the batch that is being iterated over, perhaps by another thread
         self._hands: dict[Hand, None] = {}
         self._unsettled = 0
+        self._seen = 0  # the last serial that came from the store
         self._pace = TakingPace(wanted.prefetch)
         self._verdicts = Verdicts(link, self._enrolment, self._finish_if_done)
 
@@ -416,6 +417,7 @@ class Subscription:
             self.fail(outcome if isinstance(outcome, Exception) else ClientError(f"{outcome} to a Pop"))
             return
         if outcome.handed:
+            self._seen = max(serial for serial, *_ in outcome.handed)
             until_s = monotonic() + SURE_SHARE * self._invisible_s
             hands = [Hand(handed, until_s, self._say) for handed in outcome.handed]
             batch = Deliveries(frame.records, hands, self._has_offsets, self._link.place, self._say_of_all)
@@ -460,6 +462,6 @@ class Subscription:
             return
         self._verdicts.drained.set()
         if self._enrolment.ref is not None:
-            self._link.requests.tell_first(wire.GroupClose(self._enrolment.ref))
+            self._link.requests.tell_first(wire.GroupClose(self._enrolment.ref, self._seen))
             self._link.readings.discard(self)
             self._enrolment.lost()

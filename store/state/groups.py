@@ -61,11 +61,17 @@ class Group:
             self.consumers[key] = Assignment()
             self._rebalance()
 
-    def leave(self, key: ConsumerKey, now_ms: int) -> None:
-        """A consumer is gone. What it had is handed out again, at once."""
+    def leave(self, key: ConsumerKey, now_ms: int, seen: int | None = None) -> None:
+        """A consumer is gone. What it had is handed out again, at once.
+
+        `seen`: deliveries with a later serial than this did not reach it, and do not count; None: all count.
+        """
         consumer = self.consumers.pop(key, None)
         if consumer is None:
             return
+        for lease in consumer.leases:
+            if seen is not None and lease.serial > seen:
+                lease.deliveries -= 1
         self._release(consumer.leases, now_ms)
         self._rebalance()
 

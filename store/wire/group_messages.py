@@ -52,9 +52,13 @@ class GroupOpened(WireMessage, frozen=True):
 
 
 class GroupClose(WireMessage, frozen=True):
-    """The consumer is gone; what it has goes to others."""
+    """The consumer is gone; what it has goes to others.
+
+    `seen`: the last serial that it was told; deliveries with later ones do not count. Null: they do.
+    """
 
     ref: Ref
+    seen: Count | None = None
 
 
 class Pop(WireMessage, frozen=True):

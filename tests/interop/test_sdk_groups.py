@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
@@ -14,8 +15,9 @@ import pytest_asyncio
 from penstock import Client
 from penstock.sdk.delivery import Delivery
 from penstock.sdk.errors import AlreadySettled, BadOption, BadPosition, ClientClosed, StoreRefused, TimedOut
-from store.wire.group_messages import GroupInfo, GroupList, GroupsListed
+from store.wire.group_messages import GroupInfo, GroupList, GroupsListed, Popped
 from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_relay import FrameWire
 
 pytestmark = pytest.mark.asyncio
 LONG_S = 3_600  # an invisible time that no test waits for
@@ -103,6 +105,29 @@ async def test_leaving_gives_back_at_once_and_what_nobody_saw_was_not_delivered(
         deliveries = {number: message.deliveries for number, message in zip(numbers(again), again, strict=True)}
         assert sorted(deliveries) == [0, 1, *range(99, 300)]
         assert [number for number, count in deliveries.items() if count > 1] == [0, 1, 99]
+
+
+async def test_what_was_under_way_to_a_consumer_that_leaves_was_not_delivered(
+    running: StoreProcess, client: Client
+) -> None:
+    """The store has handed messages out, and the consumer leaves before it gets them."""
+    port = urlsplit(running.url).port
+    assert port is not None
+    wire = FrameWire(port)
+    wire.loses = (Popped,)
+    try:
+        await publish(client, "t", 50)
+        async with Client(f"penstock://127.0.0.1:{wire.port}") as other:
+            subscription = other.subscribe("t", group="g", invisible=LONG_S)
+            waiting = asyncio.create_task(anext(aiter(subscription), None))
+            await until(client, lambda group: group.in_flight > 0)
+            await subscription.aclose()
+            assert await waiting is None
+            await until(client, lambda group: not group.consumers)
+            async with client.subscribe("t", group="g") as again:
+                assert [message.deliveries for message in await take(aiter(again), 50)] == [1] * 50
+    finally:
+        wire.close()
 
 
 async def test_closing_the_client_ends_its_loops_and_gives_back(url: str, client: Client) -> None:

@@ -75,8 +75,12 @@ class WebClient:
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
             sent = {"Content-Type": "application/json"} | sent
-        connection.request(method, path if path.startswith("/api") else API + path, body, sent)
-        return connection, connection.getresponse()
+        try:
+            connection.request(method, path if path.startswith("/api") else API + path, body, sent)
+            return connection, connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
 
     def get(self, path: str, **query: Any) -> Answered:
         """`filter_` is filter."""

@@ -182,6 +182,17 @@ def test_a_peer_that_is_gone_gives_back_what_it_has(bench: Bench) -> None:
     assert Consumer(bench, "four").info().in_flight == 0
 
 
+def test_deliveries_that_a_consumer_who_leaves_has_not_seen_do_not_count(bench: Bench) -> None:
+    one, two = Consumer(bench, "one"), Consumer(bench, "two")
+    publish(bench.store, "t/1", b"a", b"b")
+    assert one.pop(1) == [b"a"]
+    seen = one.handed[b"a"][0]
+    assert one.pop(1) == [b"b"]
+    one.talk.tell(GroupClose(one.ref, seen))
+    assert sorted(two.pop(2)) == [b"a", b"b"]
+    assert (two.handed[b"a"][1], two.handed[b"b"][1]) == (2, 1)
+
+
 def test_retries_and_dead_letters(bench: Bench) -> None:
     one = Consumer(bench, "one")
     publish(bench.store, "t/1", b"a", b"b")
