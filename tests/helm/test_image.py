@@ -6,7 +6,9 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 
 from penstock.config.console_settings import ConsoleSettings
@@ -16,6 +18,7 @@ from tests.helm.test_settings_given import compose_services
 
 DOCKERFILE = ROOT / "Dockerfile"
 COMPOSE = ROOT / "docker-compose.yml"
+WITH_REDIS = ROOT / "docker-compose.redis.yml"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -76,22 +79,21 @@ def test_the_build_gets_what_the_wheel_is_made_of_and_nothing_else() -> None:
     assert all((ROOT / name).exists() for name in let_in)
 
 
-def test_the_compose_file_is_one() -> None:
-    done = _run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE)
+@pytest.mark.parametrize("file", [COMPOSE, WITH_REDIS])
+def test_the_compose_file_is_one(file: Path) -> None:
+    done = _run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", file)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_compose_file_has_two_gateways_a_store_and_redis() -> None:
+def test_the_compose_file_has_two_gateways_and_a_store() -> None:
     services = compose_services()
-    assert services.keys() == {"store", "gateway-1", "gateway-2", "redis"}
+    assert services.keys() == {"store", "gateway-1", "gateway-2"}
     published = [port for service in services.values() for port in service.get("ports", [])]
     assert len(set(published)) == len(published) == 5
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in published)
-    for name, service in services.items():
-        assert service["read_only"] is True
-        assert service["cap_drop"] == ["ALL"]
-        assert service["healthcheck"]["test"]
-        assert name == "redis" or service["image"] == f"penstock:{VERSION}"
+    for service in services.values():
+        check_closed(service)
+        assert service["image"] == f"penstock:{VERSION}"
         for needed, how in service.get("depends_on", {}).items():
             assert needed in services
             assert how == {"condition": "service_healthy"}
@@ -104,13 +106,31 @@ def test_the_compose_file_has_two_gateways_a_store_and_redis() -> None:
     assert data.startswith(folder + "/")
 
 
+def check_closed(service: dict[str, Any]) -> None:
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["healthcheck"]["test"]
+
+
+def test_the_second_compose_file_adds_redis_to_each() -> None:
+    added, services = compose_services(WITH_REDIS.name), compose_services()
+    redis = added.pop("redis")
+    check_closed(redis)
+    assert "ports" not in redis
+    assert added.keys() == services.keys()
+    for more in added.values():
+        assert more.keys() == {"environment", "depends_on"}
+        assert more["depends_on"] == {"redis": {"condition": "service_healthy"}}
+
+
 def test_the_compose_file_has_no_secret_and_wants_each() -> None:
-    text = COMPOSE.read_text()
-    assert not re.findall(r"\$\{\w+:?-[^}]", text)  # an empty token lets nobody in
-    for name in ("PENSTOCK_SHARED_TOKEN", "PENSTOCK_REDIS_PASSWORD"):
+    for file, name in ((COMPOSE, "PENSTOCK_SHARED_TOKEN"), (WITH_REDIS, "PENSTOCK_REDIS_PASSWORD")):
+        text = file.read_text()
+        assert not re.findall(r"\$\{\w+:?-[^}]", text)  # an empty token lets nobody in
         assert re.findall(rf"\$\{{{name}:\?", text)
         assert not re.findall(rf"\$\{{{name}\}}", text)
-    redis = compose_services()["redis"]
+    assert "REDIS" not in COMPOSE.read_text().upper()
+    redis = compose_services(WITH_REDIS.name)["redis"]
     assert redis["command"][-2:] == ["--requirepass", "secret"]
     assert redis["environment"] == {"REDISCLI_AUTH": "secret"}
 

@@ -67,15 +67,16 @@ def command_of(container: Object) -> Command:
     return Command(tuple(container["args"]), variables)
 
 
-def compose_services() -> dict[str, Object]:
-    text = re.sub(r"\$\{\w+:-\}", '""', (ROOT / "docker-compose.yml").read_text())
+def compose_services(file: str = "docker-compose.yml") -> dict[str, Object]:
+    text = re.sub(r"\$\{\w+:-\}", '""', (ROOT / file).read_text())
     services: dict[str, Object] = yaml.safe_load(re.sub(r"\$\{\w+:\?[^}]*\}", "secret", text))["services"]
     return services
 
 
-def compose_command(name: str) -> Command:
+def compose_command(name: str, more: Object | None = None) -> Command:
+    """`more`: what a second file adds to the service."""
     service = compose_services()[name]
-    return Command(tuple(service["command"]), service["environment"])
+    return Command(tuple(service["command"]), service["environment"] | (more or {}).get("environment", {}))
 
 
 def test_variables_of_the_chart_are_settings(rendered: Rendered) -> None:
@@ -176,8 +177,12 @@ def test_redis_is_given_to_the_programs() -> None:
         rendered = render("--values", VALUES[name])
         for component in ("gateway", "store"):
             assert command_of(rendered.container(component)).variables[variable] == value
+    with_redis = compose_services("docker-compose.redis.yml")
     for service in ("gateway-1", "gateway-2", "store"):
-        assert compose_command(service).variables[variable] == "redis://:secret@redis:6379/0"
+        command = compose_command(service, with_redis[service])
+        assert command.variables[variable] == "redis://:secret@redis:6379/0"
+        assert set(command.variables) <= NAMES
+        assert variable not in compose_command(service).variables  # compose alone starts no Redis
 
 
 @contextmanager
