@@ -21,6 +21,7 @@ from lightqueue.queues.table import level_of
 from lightqueue.reading.following import locate, time_ms
 from store.errors import CorruptSegment
 from store.log.commitlog import CommitLog
+from store.log.passing import look_at, ranges_passing
 from store.records._records import (
     Records,
     check_records,
@@ -270,31 +271,33 @@ def _scan_log(
 ) -> int:
     """As _scan_queue(), from the log, for filters without a queue."""
     until = min(stop, start + LOG_BYTES)
-    for at, chunk in _ranges(log, start, stop):
+    for at, chunk, is_behind_damage in _ranges(log, start, stop):
         records = messages_in(chunk)
         if tag:
             records = with_tag(records, tag)
         count = bisect_left(range(records.count), stop, key=records.log_offset)
-        if ends := [end for begin, end in log.lost_ranges if at <= begin < at + len(chunk)]:
+        ends = [at] * is_behind_damage + [end for begin, end in log.lost_ranges if at <= begin < at + len(chunk)]
+        if ends:
             records = room.note_lost(records, ends, wanted)
         taken = room.take(records, count, wanted)
         following = records.log_offset(taken) if taken < count else at + len(chunk)
         is_full = taken < count
         del records  # it points into the chunk
         if is_full or room.left_bytes <= 0 or following >= until + SEEK_BYTES * bool(room.lost):
+            if not is_full:
+                look_at(log, following)
             return min(following, stop)
     return stop
 
 
-def _ranges(log: CommitLog, start: int, stop: int) -> Iterator[tuple[int, memoryview]]:
+def _ranges(log: CommitLog, start: int, stop: int) -> Iterator[tuple[int, memoryview, bool]]:
+    """As ranges_passing(). Raises NoSuchPosition."""
     if stop > log.committed:
         log.commit()
     try:
-        yield from log.ranges(start, ROUND_BYTES)
+        yield from ranges_passing(log, start, ROUND_BYTES)
     except CorruptSegment as error:
-        if error.log_offset == start:
-            raise NoSuchPosition(str(start)) from error
-        raise
+        raise NoSuchPosition(str(start)) from error
 
 
 # --- where to begin
@@ -346,7 +349,7 @@ def _seek_time(log: CommitLog, at_ms: int, start: int) -> SeekResult:
     if not start:
         earlier = [segment.first for segment in log.segments if segment.created_ms < at_ms]
         start = earlier[-1] if earlier else log.first
-    for at, chunk in _ranges(log, start, log.end):
+    for at, chunk, _ in _ranges(log, start, log.end):
         for record in read_records(chunk) if verify(chunk, at)[1] >= at_ms else ():
             if record.timestamp_ms >= at_ms:
                 return SeekResult(record.log_offset)
@@ -366,7 +369,7 @@ def _seek_record(log: CommitLog, target: int, start: int) -> SeekResult:
         except LookupError:
             pass
     start = start or max(segment.first for segment in log.segments if segment.first <= target)
-    for at, chunk in _ranges(log, start, log.end):
+    for at, chunk, _ in _ranges(log, start, log.end):
         for record in read_records(chunk) if at + len(chunk) > target else ():
             if record.log_offset >= target:
                 return SeekResult(record.log_offset)

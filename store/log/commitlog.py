@@ -96,6 +96,7 @@ class CommitLog:
         self._look_again_s, self._disk_free_bytes = 0.0, 0  # free room on the disk, and when to ask again
         self._anew: Anew | None = None
         self._unreadable = unreadable_pages()  # so many are told of
+        self.damaged_places: dict[int, None] = {}  # where reads met damage since the start, see store.log.passing
         self._spare: Spare | None = None
         self._spare_again_s = 0.0  # when to try again to make one
         try:
@@ -366,7 +367,7 @@ class CommitLog:
     def ranges(self, start: int, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
         """The committed records from `start` on, verified: (log_offset, mapped bytes) of about `limit_bytes` each.
 
-        Raises CorruptSegment.
+        Raises CorruptSegment at a damaged record, behind all that are in front of it.
         """
         for segment, following in zip(self.segments, [*self.segments[1:], None], strict=True):
             end = following.base if following else self.committed
@@ -374,7 +375,7 @@ class CommitLog:
             while at < end:
                 with segment.view(at, end) as data:
                     size, _, reason = verify(data, at, limit_bytes)
-                    if reason:
+                    if reason and not size:
                         raise CorruptSegment(segment.path, at + size, reason)
                     with data[:size] as chunk:
                         yield at, chunk

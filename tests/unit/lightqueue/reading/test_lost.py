@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from lightqueue.errors import NoSuchPosition
 from lightqueue.message_store import MessageStore
 from lightqueue.reading import replay
 from lightqueue.reading.replay import ScanQuery, scan
 from store.records._records import RecordBatch, lost_before, marked, messages_in, records_bytes, verify
 from store.records.records import Attribute, Record, RecordType, encode_attribute, lost_of, read_records
 from store.recovery.quarantine import Finding, lost_bytes, lost_ranges
+from tests.support.injuries import zero
 from tests.support.stores import flip, small
 
 END = 1 << 62
@@ -86,6 +88,28 @@ def test_a_reader_that_begins_behind_it_is_told_as_well_once_that_is_known(tmp_p
     store.append(batch)
     page = scan(store, ScanQuery("t/#", end, END), 1 << 20, 1 << 20)
     assert [lost_of(record) for record in read_records(memoryview(page.records))] == [2]
+    store.close()
+
+
+@pytest.mark.parametrize("room_bytes", [1 << 20, 100])
+@pytest.mark.parametrize("topic_filter", ["#", "+/+", "t/#"])
+def test_damage_that_arises_while_the_store_runs_is_passed_over(
+    tmp_path: Path, topic_filter: str, room_bytes: int
+) -> None:
+    store = store_of(tmp_path, 40, set())
+    path = tmp_path / "log" / f"{0:020}.log"
+    places = [record.log_offset for _, data in store.log.ranges(0, 1 << 20) for record in read_records(data)]
+    flip(path, places[5] + 41)
+    zero(path, places[20], places[22] - places[20])
+    left = [number for number in range(40) if number not in {5, 20, 21}]
+    of_log = {6: 1, 22: 2 if topic_filter == "t/#" else 1}
+    assert scanned(store, topic_filter, room_bytes=room_bytes) == [(n, of_log.get(n, 0)) for n in left]
+    with pytest.raises(NoSuchPosition):
+        scan(store, ScanQuery("#", places[3] + 8, END), 1 << 20, 1 << 20)
+    page = scan(store, ScanQuery("#", places[5], END), 1 << 20, 1 << 20)
+    assert next(read_records(memoryview(page.records))).payload == b"6"
+    zero(path, places[39], store.end - places[39])
+    assert scanned(store, topic_filter, room_bytes=room_bytes)[-1][0] == 38
     store.close()
 
 
