@@ -163,7 +163,10 @@ class CommitLog:
             return error
         if not _has_inodes(self.folder):
             return StoreFull(self.folder, "inodes")
-        wanted = self._active.unallocated(min(self.end + LIKELY_APPEND_BYTES, self._active.limit))
+        likely = self.end + LIKELY_APPEND_BYTES
+        wanted = self._active.unallocated(min(likely, self._active.limit))
+        if likely > self._active.limit:  # the next one goes to a new segment
+            wanted += HEADER_BYTES + min(LIKELY_APPEND_BYTES, self.largest_append_bytes)
         return StoreFull(self.folder) if wanted > self._spare_bytes(False) else None
 
     def failed_for_good(self) -> StoreError | None:

@@ -208,3 +208,16 @@ def test_a_new_store_on_a_full_disk_says_so(open_store: Stores, disk: Path) -> N
     take(disk, 0)
     with pytest.raises(StoreError, match=r"(?i)no space left on"):
         open_store()
+
+
+def test_it_is_said_before_an_allocated_segment_is_full(open_store: Stores, disk: Path) -> None:
+    """The active segment has its room; the next one, to which a larger append goes, would not get any."""
+    store = open_store(flush="async")
+    publish(store, "t/x", bytes(100_000))  # allocates all of the segment, which is 1 MiB
+    active = store.log.segments[-1]
+    assert active.unallocated(active.limit) == 0
+    assert store.fault() is None
+    take(disk, 1 << 20)  # the reserve is more than that
+    assert isinstance(store.fault(), StoreFull)
+    with pytest.raises(StoreFull):
+        publish(store, "t/x", bytes(1_000_000))
