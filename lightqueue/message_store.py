@@ -74,7 +74,7 @@ class MessageStore:
         with ExitStack() as undo:
             self.folder = DataFolder(settings.data, settings.group_access)
             undo.callback(self.folder.close)
-            remembered = remembered_marks(self.folder.index)
+            remembered = remembered_marks(self.folder.path)
 
             def opened(verified: StoreSettings) -> CommitLog:
                 return CommitLog(self.folder.log, verified, on_safe, self.folder.quarantine, remembered)

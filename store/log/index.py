@@ -29,7 +29,8 @@ from rocksdict import (
 
 from store.errors import IndexBusy, IndexDamaged, IndexFailed
 from store.files.descriptors import index_files
-from store.files.marks import Marks, Slot, decode_remembered, encode_remembered
+from store.files.folder import CHECKPOINT, INDEX, LOG
+from store.files.marks import Marks, Slot, decode_remembered, encode_remembered, read_marks
 
 APPLIED_KEY = b"m:applied_offset"
 STATE_KEY = b"m:state_offset"
@@ -270,17 +271,35 @@ class Cursor:
         return None
 
 
-def remembered_marks(folder: Path) -> Slot | None:
-    """The log's marks as a closed index remembers them; None if it has none or does not open."""
+def remembered_marks(data: Path) -> Slot | None:
+    """The log's marks as a data folder's closed index remembers them; None if it has none or does not open.
+
+    `begin` may be from before retention dropped more; the checkpoint tells up to where it may have.
+    """
+    found = _closed_values(data / INDEX, MARKS_KEY)
+    slot = decode_remembered(found[0]) if found[0] else None
+    marks = read_marks(data / LOG)
+    if slot is None or (marks is not None and marks.identity == slot.identity):  # these know where the log begins
+        return slot
+    for name in (CHECKPOINT, f"{CHECKPOINT}.old"):
+        applied, identity = _closed_values(data / name, APPLIED_KEY, IDENTITY_KEY)
+        if applied and identity == slot.identity:
+            return slot._replace(begin=max(slot.begin, int.from_bytes(applied, "big")))
+    return slot
+
+
+def _closed_values(folder: Path, *keys: bytes) -> list[bytes | None]:
+    """Values of a closed index; None for each if it does not open."""
+    nothing: list[bytes | None] = [None] * len(keys)
     if not (folder / "CURRENT").exists() or not _is_sane(folder):  # no index: opening it would create the folder
-        return None
+        return nothing
     try:
         database = Rdict(str(folder), options=_options(1 << 20), access_type=AccessType.read_only())
-        data = database.get(MARKS_KEY)
+        found: list[bytes | None] = [database.get(key) for key in keys]
         database.close()
     except Exception:  # rocksdict raises nothing more specific; the next user of the index gets the error
-        return None
-    return decode_remembered(data) if data else None
+        return nothing
+    return found
 
 
 def _is_sane(folder: Path) -> bool:
@@ -304,13 +323,16 @@ def _is_sane(folder: Path) -> bool:
     return True
 
 
-def foreseen_marks(folder: Path) -> Slot | None:
+def foreseen_marks(data: Path) -> Slot | None:
     """As remembered_marks(), but also of an index in use, and without a change to its folder (rocksdict makes one)."""
     try:
         with TemporaryDirectory() as links:
-            for path in folder.iterdir():
-                if path.suffix == ".sst" or path.name == "CURRENT" or path.name.startswith("MANIFEST-"):
-                    (Path(links) / path.name).symlink_to(path.resolve())
+            (Path(links) / LOG).symlink_to((data / LOG).resolve())
+            for folder in filter(Path.is_dir, data.glob(f"{INDEX}*")):
+                (Path(links) / folder.name).mkdir()
+                for path in folder.iterdir():
+                    if path.suffix == ".sst" or path.name == "CURRENT" or path.name.startswith("MANIFEST-"):
+                        (Path(links) / folder.name / path.name).symlink_to(path.resolve())
             return remembered_marks(Path(links))
     except OSError:
         return None

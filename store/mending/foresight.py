@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from store.files.folder import INDEX
 from store.files.marks import Slot, learned, read_marks
 from store.files.medium import read_part
 from store.files.segment import HEADER_BYTES, Sealed, read_records
@@ -164,7 +163,7 @@ def foresee(folder: Path, sealed_only: bool = False, on_progress: Progress = sil
 
 def _learn(log: Foreseen, folder: Path) -> None:
     """Use the marks that the index remembers if they are further on, as a start does."""
-    remembered = foreseen_marks(folder.parent / INDEX)
+    remembered = foreseen_marks(folder.parent)
     marks = log.slot if log.adopted is None else None
     identity = log.adopted or (marks.identity if marks is not None else log.identity)
     if remembered is not None:

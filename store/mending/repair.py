@@ -83,7 +83,7 @@ def repair_log(
     """
     settings = StoreSettings(data=folder.path, verify_at_start_bytes=ALL)
     quarantine = Quarantine(folder.quarantine)
-    marks, remembered = open_marks(folder.log), remembered_marks(folder.index)
+    marks, remembered = open_marks(folder.log), remembered_marks(folder.path)
     try:
         repaired = Repaired(set_right(folder.log, settings, marks, quarantine, remembered))
         log = foresee(folder.log, on_progress=lambda what, done: on_progress(what, done / 2))

@@ -9,7 +9,10 @@ import pytest
 from lightqueue.message_store import MessageStore
 from store.files.marks import MARKS
 from store.files.segment import segment_paths
-from tests.support.stores import SEGMENT_BYTES, Stores, crash_copy, fill, publish
+from store.log.index import Index
+from store.mending.foresight import foresee
+from tests.support.injuries import zero
+from tests.support.stores import KEPT_BYTES, SEGMENT_BYTES, Stores, crash_copy, fill, publish, run_upkeep
 
 
 @pytest.fixture
@@ -54,6 +57,34 @@ def test_a_beginning_that_is_gone_with_the_marks(open_store: Stores, tmp_path: P
     first.unlink()
     store = open_store(data)
     assert [(each.start, each.end) for each in store.log.findings if each.is_loss] == [(0, int(second.stem))]
+
+
+@pytest.mark.parametrize("is_first_gone", [False, True])
+def test_what_retention_dropped_is_not_lost_where_the_marks_are_zeros(
+    open_store: Stores, tmp_path: Path, is_first_gone: bool
+) -> None:
+    """The index on the disk remembers where the log began before; its checkpoint tells what may be dropped."""
+    store = open_store(retention_bytes=KEPT_BYTES)
+    fill(store, 6)
+    store.write_index()
+    store.index.flush()
+    run_upkeep(store)
+    assert store.log.base > 0
+    fill(store, 3)
+    store.log.flusher.flush_now()
+    data = crash_copy(store.settings.data, tmp_path / "killed")
+    zero(data / "log" / MARKS, 0, 576)
+    checkpoint = Index(data / "index-checkpoint", 1 << 20)
+    applied = checkpoint.applied_offset
+    checkpoint.close()
+    if is_first_gone:  # more than the checkpoint has
+        for path in [each for each in segment_paths(data / "log") if int(each.stem) <= applied]:
+            path.unlink()
+    foreseen = [finding for finding in foresee(data / "log").findings if finding.is_loss]
+    store = open_store(data, retention_bytes=None)
+    losses = [finding for finding in store.log.findings if finding.is_loss]
+    assert losses == foreseen
+    assert [(each.start, each.end) for each in losses] == ([(applied, store.log.base)] if is_first_gone else [])
 
 
 def test_an_index_of_another_log_is_not_believed(open_store: Stores, tmp_path: Path) -> None:
