@@ -19,8 +19,10 @@ from store.log.index import Index, IndexedLog
 from store.mending.foresight import Foreseen, Progress, foresee, silent
 from store.mending.repair import UNDO, Repaired, check_sources, repair_log
 from store.mending.sources import CopyOfLog, PutAside, Source
+from store.records.records import Record, RecordFlag, decode_attributes
 from store.recovery.quarantine import Quarantine
 from store.settings import StoreSettings
+from store.state.delayed import due_of
 
 LOG_SHARE = 0.7  # part of the progress; the index is the rest
 TOPICS_NAMED = 20
@@ -104,18 +106,26 @@ def _is_sound(folder: DataFolder, log: Foreseen) -> bool:
 def knows(index: Path, log: Foreseen, repaired: Repaired) -> bool:
     """Whether an index has entries for the records that came back, in the right places."""
     with copy_of(index) as known:
-        if known is None or not repaired.places or not known.fits(log.base, log.end, log.resumes_at, 0, log.identity):
+        if known is None or not repaired.samples or not known.fits(log.base, log.end, log.resumes_at, 0, log.identity):
             return False
         try:
-            queues = Projection(log, known, StoreSettings()).queues
-            for topic, log_offset in repaired.places:
-                queue = queues.stored_topic(topic)
-                at = queues.position_of(queue, log_offset)
-                if at >= queue.next_offset or queues.log_offset_at(queue, at) != log_offset:
-                    return False
+            state = Projection(log, known, StoreSettings())
+            return all(_knows_message(state, record) for record in repaired.samples)
         except (IndexFailed, LookupError):
             return False
-    return True
+
+
+def _knows_message(state: Projection, record: Record) -> bool:
+    """Whether an index has a message where it belongs. Raises IndexFailed, LookupError."""
+    if record.flags & RecordFlag.DELAYED:
+        return state.delayed.place(*due_of(record, decode_attributes(record.attributes))) == record.log_offset
+    if record.flags & RecordFlag.CARRIED:  # a retained one: it stands here again, or another one has replaced it
+        return (state.retained.get(record.topic) or 0) >= record.log_offset
+    if record.flags & RecordFlag.LIVE_ONLY:
+        return True
+    queue = state.queues.stored_topic(record.topic)
+    at = state.queues.position_of(queue, record.log_offset)
+    return at < queue.next_offset and state.queues.log_offset_at(queue, at) == record.log_offset
 
 
 def build_index(folder: DataFolder, log: Foreseen, changed_from: int | None, on_progress: Progress = silent) -> None:

@@ -34,8 +34,8 @@ from store.log.commitlog import open_marks
 from store.log.index import remembered_marks
 from store.mending.foresight import Foreseen, Progress, foresee, headers, silent
 from store.mending.sources import Source
-from store.records._records import messages_in
-from store.records.records import RECORD_HEADER_BYTES, Record
+from store.records.records import RECORD_HEADER_BYTES, Record, RecordType
+from store.records.records import read_records as opened
 from store.recovery.placing import would_place
 from store.recovery.quarantine import Finding, Quarantine
 from store.recovery.recovery import set_right
@@ -45,7 +45,7 @@ from store.settings import StoreSettings
 
 UNDO = "repair-undo"
 ALL = 1 << 62
-SAMPLES = 1_000  # number of places kept of messages that came back, the last ones
+SAMPLES = 1_000  # messages kept of those that came back, the last ones
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Repaired:
     changed: list[Sealed] = field(default_factory=list)  # segments whose files still differ from their sums
     records: int = 0
     topics: Counter[str] = field(default_factory=Counter)  # messages that came back
-    places: deque[tuple[bytes, int]] = field(default_factory=lambda: deque(maxlen=SAMPLES))  # topic, log_offset
+    samples: deque[Record] = field(default_factory=lambda: deque(maxlen=SAMPLES))  # without payloads
 
     def note(self, at: int, data: bytes, source: str) -> None:
         end = at + len(data)
@@ -66,11 +66,11 @@ class Repaired:
             self.got_back[-1] = (self.got_back[-1][0], end, source)
         else:
             self.got_back.append((at, end, source))
-        found = messages_in(data)
-        for number in range(found.count):
-            record = Record._make(found[number])
+        for record in opened(memoryview(data)):
+            if record.type != RecordType.MESSAGE:
+                continue
             self.topics[record.topic.decode(errors="replace")] += 1
-            self.places.append((record.topic, record.log_offset))
+            self.samples.append(record._replace(payload=b"", properties=b""))
         self.records += 1
 
 

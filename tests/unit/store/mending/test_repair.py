@@ -20,11 +20,22 @@ from store.files.folder import QUARANTINE
 from store.files.marks import MARKS
 from store.files.segment import segment_paths
 from store.mending.repair import UNDO
+from store.records.records import RecordFlag
 from tests.support.injuries import INJURIES, MESSAGES, TOPICS, Injury, make_store, record_at, segment, zero
 from tests.support.kills import Killed, kill_at
 from tests.support.server_process import ROOT
 from tests.support.store_workload import state_of
-from tests.support.stores import flip, publish, read_all, small
+from tests.support.stores import (
+    KEPT_BYTES,
+    Stores,
+    fill,
+    flip,
+    publish,
+    publish_delayed,
+    read_all,
+    run_upkeep,
+    small,
+)
 
 Ledger = dict[int, bytes]
 Made = tuple[Path, Path, Ledger, dict[str, Any]]
@@ -229,3 +240,25 @@ def _is_there(store: MessageStore, log_offset: int) -> bool:
     except LookupError:
         return False
     return True
+
+
+@pytest.mark.parametrize("flags", [0, RecordFlag.LIVE_ONLY], ids=["delayed", "delayed and live only"])
+def test_delayed_messages_come_back_to_an_index_that_knows_them(tmp_path: Path, flags: int) -> None:
+    """They are in no queue; the log's beginning is gone, and so is the checkpoint: nothing can be built again."""
+    stores = Stores(tmp_path / "data", retention_bytes=KEPT_BYTES, index_write_buffer_bytes=64 << 10)
+    store = stores()
+    fill(store, 6)
+    run_upkeep(store)
+    assert store.log.base > 0
+    places = [publish_delayed(store, "t/late", bytes(300), due_ms=1 << 60, flags=flags) for _ in range(5)]
+    stores.close()
+    shutil.rmtree(tmp_path / "data" / "index-checkpoint")
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    path = [each for each in segment_paths(tmp_path / "data" / "log") if int(each.stem) < places[0]][-1]
+    zero(path, places[1] - int(path.stem), 600)
+    shown = command(tmp_path / "data", "--from", tmp_path / "copy")
+    assert (shown.returncode, "the index stays as it is" in shown.stdout) == (0, True), shown.stdout
+    store = stores()
+    assert [each.log_offset for each in store.delayed.page(0, 0, 10)] == places
+    assert [store.record(at).payload for at in places] == [bytes(300)] * 5
+    stores.close()
