@@ -19,13 +19,14 @@ from lightqueue.queues.projection import Projection
 from lightqueue.queues.table import KIND_NAMES, QueueTable
 from store.errors import FolderUnusable, IndexFailed, UnknownFormat
 from store.files.folder import CHECKPOINT, INDEX, LOCK, LOG, QUARANTINE
+from store.files.marks import MARKS
 from store.files.segment import Sealed
 from store.files.sums import SUMS
 from store.log.index import DAMAGED, FORMAT, IDENTITY_KEY, Index
 from store.mending.foresight import Foreseen, Progress, foresee, silent
 from store.recovery.quarantine import MEANINGS, Finding, Quarantine, put_aside_from
 from store.recovery.recovery_rules import only_index_knows
-from store.recovery.running import gone_kind, last_flush
+from store.recovery.running import RUNNING, gone_kind, last_flush
 from store.recovery.salvage import Hole
 from store.settings import StoreSettings
 
@@ -34,7 +35,10 @@ NAMED_QUEUES = 20  # queues named for a lost range, at most
 NAMED_RANGES = 100  # lost ranges whose queues are looked up, at most: each look reads every queue
 LOG_SHARE = 0.8  # part of the progress; the index is the rest
 
-What = Literal["log", "index", "checkpoint", "format"]
+FILES = (LOCK, f"{LOG}/{MARKS}", f"{LOG}/{RUNNING}", f"{INDEX}/{LOCK}")
+"""Files that a start opens for writing, in a data folder."""
+
+What = Literal["log", "index", "checkpoint", "format", "folder"]
 
 
 class CheckResult(IntEnum):
@@ -154,6 +158,7 @@ def _report(path: Path, in_use: bool, on_progress: Progress) -> CheckReport:
             Damage("format", "newer", str(path / LOG), 0, 0, str(error), what, do, CheckResult.REFUSED)
         )
         return report
+    report.damage += _misplaced(path, log)
     report.identity, report.records = log.identity.hex(), log.records
     report.first_log_offset, report.end_log_offset = log.first, log.end
     report.earlier = [(gap.start, gap.end) for gap in log.gaps]
@@ -170,6 +175,19 @@ def _report(path: Path, in_use: bool, on_progress: Progress) -> CheckReport:
         report.damage.append(Damage("format", "newer", str(path / LOG), 0, 0, reason, what, do, CheckResult.REFUSED))
     on_progress("index", 1.0)
     return report
+
+
+def _misplaced(path: Path, log: Foreseen) -> list[Damage]:
+    """Damage for what lies in the folder where a start needs something else, and refuses."""
+    found = [(name, "a folder, and has to be a file") for name in FILES if (path / name).is_dir()]
+    if log.findings and (path / QUARANTINE).exists() and not (path / QUARANTINE).is_dir():
+        found.append((QUARANTINE, "a file, and has to be a folder: it gets the damaged bytes"))
+    do = "move it away, and look where it came from"
+    refuses = "refuses this folder"
+    return [
+        Damage("folder", "misplaced", str(path / name), 0, 0, f"is {reason}", refuses, do, CheckResult.REFUSED)
+        for name, reason in found
+    ]
 
 
 # --- the log

@@ -13,7 +13,7 @@ from lightqueue.mending.checking import index_fault
 from lightqueue.mending.inspect import copy_of
 from lightqueue.queues.projection import Projection
 from store.errors import IndexFailed, NotRebuildable
-from store.files.folder import CHECKPOINT, INDEX, LOG, DataFolder, copy_folder, sync_contents
+from store.files.folder import CHECKPOINT, INDEX, LOG, DataFolder, clear, copy_folder, sync_contents
 from store.files.segment import sync_folder
 from store.log.index import Index, IndexedLog
 from store.mending.foresight import Foreseen, Progress, foresee, silent
@@ -151,8 +151,7 @@ def build_index(folder: DataFolder, log: Foreseen, changed_from: int | None, on_
         state.write()
         index.flush()
     sync_contents(new)
-    if folder.index.exists():
-        shutil.rmtree(folder.index)
+    clear(folder.index)
     new.rename(folder.index)
     sync_folder(folder.path)
 

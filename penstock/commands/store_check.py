@@ -32,7 +32,7 @@ def check(folder: Folder, as_json: Json = False) -> None:
 
     Exit code: 0, no damage; 1, acknowledged messages are lost, and a start serves the rest; 3, nothing is lost, and a
     start mends the damage by itself (the index, the marks, a header, a name); 4, a start refuses this folder (another
-    version wrote it); 5, the folder cannot be read; 2, wrong usage.
+    version wrote it, or something lies in the place of one of its files); 5, the folder cannot be read; 2, wrong usage.
     """
     check_is_folder(folder)
     from lightqueue.mending.checking import check_folder

@@ -45,7 +45,7 @@ class DataFolder:
             with suppress(PermissionError):  # without it a power cut could remove the whole folder
                 sync_names(path, made)
         except OSError as error:
-            raise FolderUnusable(path, error.strerror or str(error)) from error
+            raise FolderUnusable(Path(error.filename or path), error.strerror or str(error)) from error
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -114,6 +114,14 @@ class DataFolder:
             yield folder
             with suppress(OSError), os.scandir(folder) as entries:
                 yield from (Path(entry) for entry in entries if not entry.is_symlink())
+
+
+def clear(path: Path) -> None:
+    """Delete a folder, or whatever lies there in its place, if anything does. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def copy_folder(source: Path, target: Path) -> None:

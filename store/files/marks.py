@@ -141,6 +141,8 @@ def read_marks(folder: Path) -> Slot | None:
         return None
     try:
         return _newest(fd)
+    except OSError:
+        return None
     finally:
         os.close(fd)
 

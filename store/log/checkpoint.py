@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from store.errors import IndexDamaged, IndexFailed, NotRebuildable, StoreError
-from store.files.folder import DataFolder, copy_folder
+from store.files.folder import DataFolder, clear, copy_folder
 from store.files.segment import sync_folder
 from store.log.commitlog import CommitLog
 from store.log.index import DAMAGED, FORMAT, IDENTITY_KEY, Index, IndexedLog
@@ -112,7 +112,7 @@ def _found_index(folder: DataFolder, log_: CommitLog, open_: Callable[[Path], In
     if isinstance(found, Index):
         return found
     faults = [found]
-    if log_.base and folder.checkpoint.exists() and distrusted < 2:
+    if log_.base and folder.checkpoint.is_dir() and distrusted < 2:
         log.warning("%s: is rebuilt from %s", folder.index, folder.checkpoint)
         _restore(folder)
         found = _usable(folder.index, log_, open_)
@@ -127,7 +127,7 @@ def _found_index(folder: DataFolder, log_: CommitLog, open_: Callable[[Path], In
             "offsets from before are lost, and clients with a session begin a new one",
             *(folder.index, folder.checkpoint, log_.first),
         )
-    shutil.rmtree(folder.index, ignore_errors=True)
+    clear(folder.index)
     return open_(folder.index)
 
 
@@ -136,13 +136,17 @@ def _settle(folder: DataFolder) -> None:
     if not folder.checkpoint.exists() and _old(folder).exists():
         _old(folder).rename(folder.checkpoint)
     for leftover in (_old(folder), _new(folder), _restoring(folder)):
-        shutil.rmtree(leftover, ignore_errors=True)
+        with suppress(OSError):
+            clear(leftover)
 
 
 def _usable(path: Path, log_: CommitLog, open_: Callable[[Path], Index]) -> Index | str:
     """The index in a folder if it can be brought up to date with this log, else the reason why not."""
     if not path.exists():
         return open_(path) if log_.base == 0 else DAMAGED_INDEX
+    if not path.is_dir():
+        log.warning("%s: is no folder; it is rebuilt", path)
+        return DAMAGED_INDEX
     if (path / DAMAGED).exists():
         log.warning("%s: was found damaged; it is rebuilt", path)
         return DAMAGED_INDEX
@@ -174,7 +178,7 @@ def _restoring(folder: DataFolder) -> Path:
 
 
 def _restore(folder: DataFolder) -> None:
-    shutil.rmtree(folder.index, ignore_errors=True)
+    clear(folder.index)
     copy_folder(folder.checkpoint, _restoring(folder))
     _restoring(folder).rename(folder.index)
     sync_folder(folder.path)

@@ -346,7 +346,7 @@ def link_files(folder: Path, copy: Path) -> None:
     for name in sorted(os.listdir(folder)):
         if name.endswith(".sst"):
             (copy / name).symlink_to((folder / name).resolve())
-        elif not name.startswith("LO"):  # LOCK and RocksDB's own log
+        elif not name.startswith("LO") and not (folder / name).is_dir():  # LOCK and RocksDB's own log
             shutil.copyfile(folder / name, copy / name)
 
 

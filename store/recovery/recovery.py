@@ -144,7 +144,8 @@ class _Recovery:
     def run(self) -> int:
         """Recover the files; returns the log's end. Raises DamageFound, UnknownFormat, OSError."""
         for leftover in self._folder.glob(f"*{NEW}"):
-            leftover.unlink()
+            if not leftover.is_dir():
+                leftover.unlink()
         placing = placed(self._folder, self._marks)
         if self._remembered is not None:
             self._marks.learn(self._remembered, placing.files[0].base if placing.files else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from lightqueue.mending.checking import CheckResult, check_folder
 from lightqueue.message_store import MessageStore
-from store.errors import FolderUnusable, IndexDamaged
+from store.errors import FolderUnusable, IndexDamaged, StoreError
 from store.files.marks import MARKS
 from store.files.segment import HEADER_BYTES, segment_header, segment_paths
 from store.mending.foresight import foresee
@@ -214,6 +215,37 @@ def test_a_newer_format_is_refused(data: Path) -> None:
         file.write(header)
     shown = command(data)
     assert (shown.returncode, "version 2; this program reads version 1" in shown.stdout) == (CheckResult.REFUSED, True)
+
+
+def in_place_of(path: Path, is_folder: bool) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    path.mkdir() if is_folder else path.write_bytes(b"of something else")
+
+
+@pytest.mark.parametrize("name", ["LOCK", "log/marks", "log/running", "index/LOCK", "quarantine"])
+def test_what_a_start_refuses_for_what_lies_there(data: Path, name: str) -> None:
+    if name == "quarantine":
+        flip(segment(data, 1), record_at(segment(data, 1)) + 60)
+    in_place_of(data / name, is_folder=name != "quarantine")
+    shown = command(data)
+    assert shown.returncode == CheckResult.REFUSED
+    assert f"misplaced: {data / name}: is a" in shown.stdout
+    with pytest.raises(StoreError, match=re.escape(str(data / name))):
+        MessageStore(small(data))
+    in_place_of(data / name, is_folder=name == "quarantine")
+    assert check_folder(data).verdict != CheckResult.REFUSED
+    MessageStore(small(data)).close()
+
+
+@pytest.mark.parametrize(
+    "name", ["index", "index-checkpoint", "index.new", "log/sums", f"log/{0:020}.log.new", "quarantine"]
+)
+def test_what_a_start_bears_whatever_lies_there(data: Path, name: str) -> None:
+    in_place_of(data / name, is_folder=name.startswith("log"))
+    assert command(data).returncode in (CheckResult.INTACT, CheckResult.MENDS_ITSELF)
+    MessageStore(small(data)).close()
+    is_replaced_later = name == "index-checkpoint"  # with the next one
+    assert check_folder(data).verdict == (CheckResult.MENDS_ITSELF if is_replaced_later else CheckResult.INTACT)
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
