@@ -13,7 +13,7 @@ import pytest
 from penstock.sync import Client
 from store.files.segment import segment_paths
 from tests.conftest import ServerFactory
-from tests.crash.test_damaged_log import Subscriber, messages_of, publish
+from tests.crash.test_damaged_log import TOPIC, Subscriber, messages_of, publish
 from tests.support.server_process import PenstockServer
 from tests.support.stores import wait_until
 from tests.support.unreadable_disk import UnreadableDisk
@@ -39,6 +39,11 @@ def served(server: PenstockServer, expected: list[bytes]) -> None:
     assert server.process.poll() is None
 
 
+def read(client: Client, topic_filter: str) -> list[bytes]:
+    messages = client.read(topic_filter, start="earliest")
+    return [message.payload for message in messages if message.topic == TOPIC]
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="needs FUSE")
 def test_a_sector_that_cannot_be_read_costs_what_was_in_it(
     disks: list[UnreadableDisk], penstock_server: ServerFactory, small: dict[str, object], tmp_path: Path
@@ -58,7 +63,8 @@ def test_a_sector_that_cannot_be_read_costs_what_was_in_it(
     served(server, expected)
     for _ in range(2):
         with Client(f"unix://{server.data / 'console.sock'}") as client:
-            assert [message.payload for message in client.read("plant/7/temp", start="earliest")] == expected
+            for topic_filter in ("plant/7/temp", "#"):
+                assert read(client, topic_filter) == expected
     assert "could not be read" in server.log_text()
     assert server.process.poll() is None
 
@@ -74,4 +80,7 @@ def test_a_segment_that_is_cut_off_meanwhile(penstock_server: ServerFactory, sma
     lost = {payload for at, payload in found if at + len(payload) > end}
     shutil.copy(segment, segment.with_name("kept"))
     os.truncate(segment, end)
-    served(server, [payload for payload in payloads if payload not in lost])
+    expected = [payload for payload in payloads if payload not in lost]
+    served(server, expected)
+    with Client(f"unix://{server.data / 'console.sock'}") as client:
+        assert read(client, "#") == expected
