@@ -195,7 +195,10 @@ class Broker:
         turn.send()
         if turn.unsent:
             turn.request()
-        turn.epoch = store.generation + int(turn.now_s) & 0xFFFFFFFF  # there may be other readers
+        elif turn.crowded:
+            turn.wake_up()
+        if store.weigh is not None:
+            turn.epoch = store.generation + int(turn.now_s) & 0xFFFFFFFF  # there may be other readers
         self.connections.turn_ended()
 
     def settle(self) -> None:

@@ -51,3 +51,9 @@ class Ending:
             began_s = time.perf_counter()
             self._owner.end_turn()
             turn.was_long = time.perf_counter() - began_s >= LONG_S
+        elif turn.crowded:
+            turn.send()
+            if turn.crowd_is_served:
+                turn.request()  # who brought it goes on
+            else:
+                self.ask()

@@ -177,8 +177,8 @@ class Store(Protocol):
     history: History
     is_live_only: Callable[[bytes], bool] | None
     """Says of a topic whether its messages go to no stored queue; None: no topic's do."""
-    weigh: Callable[[bytes], int] | None
-    """Says to how many queues, and readers of theirs, a topic's messages go; None: that is not known here."""
+    weigh: Callable[[bytes], tuple[int, list[Queue]]] | None
+    """Says to how many queues a topic's messages go, and which of them have readers; None: that is not known here."""
     status: StoreStatus | None
     """How the whole store is, for $SYS and metrics; None where that is not known here."""
     answers_at_once: bool

@@ -47,6 +47,8 @@ class Connections:
         self._held: list[Connection] = []  # not read from while the store is congested
         self._resting: deque[Callable[[], object]] = deque()  # the rest of what was sent in large pieces
         self._goes_on = False  # the loop's next turn goes on with `_resting`
+        # Of those that published to many: how many links are to be sent to first.
+        self._crowding: deque[tuple[int, list[Connection]]] = deque()
 
     # --- coming and going
 
@@ -130,8 +132,26 @@ class Connections:
         self._resting.append(go_on)
         self.turn.request()
 
+    def _hold_crowding(self) -> None:
+        """What publishers to many bring next waits until these were sent what came so far. Others do not wait."""
+        turn, waiting = self.turn, self._crowding
+        if turn.crowding:
+            came = turn.take_crowding()
+            waiting.append((turn.crowd_put, came))
+            if turn.crowded:
+                for connection in came:
+                    _hold_for_crowd(connection)
+        while waiting:
+            turn.crowd_awaited = waiting[0][0]
+            if not turn.crowd_is_served:
+                break
+            for connection in waiting.popleft()[1]:
+                _let_go_on(connection)
+
     def turn_ended(self) -> None:
         """Have the connections that wait go on, if they can."""
+        if self._crowding or self.turn.crowding:
+            self._hold_crowding()
         if self._held and not self._store.congested:
             held, self._held = self._held, []
             for connection in held:
@@ -148,3 +168,19 @@ class Connections:
             if self.turn.has_worked_enough:
                 break
         self.turn.request()
+
+
+def _hold_for_crowd(connection: Connection) -> None:
+    if connection.transport is not None and not connection.closing:
+        connection.held_for_crowd = True
+        connection.transport.pause_reading()
+
+
+def _let_go_on(connection: Connection) -> None:
+    """The crowd that it published to is served."""
+    connection.crowding = connection.held_for_crowd = False
+    if connection.rested_for_crowd:
+        connection.rested_for_crowd = False
+        connection.on_much()
+    else:
+        connection.resume_reading()

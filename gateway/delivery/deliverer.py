@@ -16,9 +16,11 @@ from gateway.mqtt._mqtt import (
     SESSION,
     Reader,
     fan_out,
+    fell_behind,
     lag_behind,
     nearest,
     places_of,
+    readers_of,
     stand_at,
     taking_from,
     with_more,
@@ -41,6 +43,8 @@ MANY_QUEUES = (
     256  # grew: sessions that are behind pull in the next turn; one that reads so many pulls a round at a time
 )
 NO_STOP = (1 << 64) - 1  # log_offset
+FAN_OUT_S = 0.001  # that queues that grew may take of one turn; the readers of others pull
+QUEUES_BY_CLOCK = 16  # between two looks at it
 CATCH_UP_S = 0.002  # that all sessions that are behind may take of one turn, however often they pull in it
 EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each
 SETTLED_AT_ONCE = 256  # queues of which it is said how far their readers have come, each time
@@ -157,7 +161,7 @@ class Deliverer:
     def grew(self, queues: Iterable[Queue]) -> None:
         """Deliver what is new in these queues, and what is safe by now."""
         if not self._store.has_sessions:
-            self._fell_behind(reader for queue in queues for reader in queue.readers or ())
+            self._fell_behind(readers_of(queues))
             return
         queues = list(queues)
         self._puts_off = self._puts_off or (len(queues) > MANY_QUEUES and not self._has_put_off)
@@ -168,35 +172,39 @@ class Deliverer:
             self._known_safe = safe
             self._behind |= self._waiting_safe
             self._waiting_safe.clear()
-        for queue in queues:
-            if self._waiting_read:
+        ends_s = time.perf_counter() + FAN_OUT_S
+        if self._waiting_read:
+            for queue in queues:
                 self._behind |= self._waiting_read.pop(queue, NOBODY)
+        for number, queue in enumerate(queues):
             readers = queue.readers
             if not readers:
                 continue
             if len(readers) == 1 and not readers[0].alone:  # it goes out merged with what its session's others have
                 self._fell_behind(readers)
                 continue
-            position = taking_from(readers)
-            records = self._range(readers[0].session, queue, position) if position is not None else None
-            if isinstance(records, Records):
-                readers = fan_out(readers, records, safe)
-                self._may_have_moved(queue)
-            self._fell_behind(readers)
+            self._fell_behind(self._fan_out(queue, readers, safe))
+            if not number % QUEUES_BY_CLOCK and time.perf_counter() >= ends_s:
+                self._fell_behind(readers_of(queues[number + 1 :]))
+                self._puts_off = not self._has_put_off
+                self._pulled_s += FAN_OUT_S
+                break
         if not self._puts_off:
             self._catch_up()
         else:
             self._ranges.clear()  # before anything more is appended
 
+    def _fan_out(self, queue: Queue, readers: list[Reader], safe: int) -> Iterable[Reader]:
+        """Deliver what is new in a queue; returns the readers that have more to read."""
+        position = taking_from(readers)
+        records = self._range(readers[0].session, queue, position) if position is not None else None
+        if isinstance(records, Records):
+            readers = fan_out(readers, records, safe)
+            self._may_have_moved(queue)
+        return readers
+
     def _fell_behind(self, readers: Iterable[Reader]) -> None:
-        for reader in readers:
-            if reader.lag and reader.link is not None:
-                session = reader.session
-                if session in self._lagging:
-                    self._lagging[session].add(reader)
-                else:
-                    self._lagging[session] = {reader}
-                self._behind.add(session)
+        fell_behind(readers, self._lagging, self._behind)
 
     def _may_have_moved(self, queue: Queue) -> None:
         if queue.kind == LIVE:

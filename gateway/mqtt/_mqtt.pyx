@@ -25,11 +25,13 @@ from store.records._records cimport (
 
 include "parts/_scan.pxi"
 include "parts/_outside.pxi"
+include "parts/_costs.pxi"
 include "parts/_turn.pxi"
 include "parts/_tenants.pxi"
 include "parts/_permits.pxi"
 include "parts/_reader.pxi"
 include "parts/_kept.pxi"
+include "parts/_taking.pxi"
 
 
 cdef class Link:
@@ -61,14 +63,17 @@ cdef class Link:
     cdef public bint metered            # what it publishes is paid for with allowances
     cdef public bint throttled          # it has none left: what comes in is kept
     cdef public bint resting            # it brought much at once: what comes in is kept until rest_is_over()
+    cdef public bint crowding           # it published to many, and these may not have been sent that so far
     cdef public bint judges_retained    # messages with retain are the full codec's business
+    cdef public bint held_for_crowd     # so it waits for that
+    cdef public bint rested_for_crowd   # and has more that came in
     cdef public int32_t allowed_messages
     cdef public int64_t allowed_bytes
     cdef public Permits permits         # what is known to be allowed here; None: everything is
     cdef public int fd                  # of a plain socket, to which may be sent directly; -1: only the transport knows how
     cdef size_t unsafe_bytes            # of packets that are sent once they are safe
     cdef bint handed_over               # the transport may hold bytes that have to go first
-    cdef bint is_dirty, is_ready
+    cdef bint is_dirty, in_crowd, is_ready
     cdef dict aliases_out               # topic -> the alias that stands for it towards the client
     cdef list chunks                    # to be sent before `out`: blocks that other links send as well
     cdef size_t chunk_bytes
@@ -152,8 +157,11 @@ cdef class Link:
         cdef int length_bytes
         cdef uint32_t remaining
         cdef size_t taken = 0
+        if self.held_for_crowd:
+            self.rested_for_crowd = True
+            return 0
         while at + 2 <= size and not self.closing and not self.waiting and not self.throttled and not self.resting:
-            step = self.take_pubacks(data + at, min(size - at, 4 * (PACKETS_AT_ONCE - taken))) if data[at] == 0x40 else 0
+            step = take_pubacks(self, data + at, min(size - at, 4 * (PACKETS_AT_ONCE - taken))) if data[at] == 0x40 else 0
             if step:
                 taken += step // 4
             else:
@@ -180,24 +188,6 @@ cdef class Link:
                 if at < size and not self.closing:
                     self.on_much()
                 break
-        return at
-
-    @cython.final
-    cdef size_t take_pubacks(self, const char *data, size_t size) except? 0:
-        """Take PUBACKs of what is in flight, as many as follow one another: a client sends them in runs. Returns the bytes
-        that they took; the first packet that is anything else is for packet()."""
-        cdef size_t at = 0
-        cdef Inflight inflight = self.inflight
-        if self.session is None:
-            return 0
-        while (at + 4 <= size and data[at] == 0x40 and data[at + 1] == 2
-               and inflight.acknowledge(<uint8_t>data[at + 2] << 8 | <uint8_t>data[at + 3])):
-            at += 4
-        if at:
-            self.turn.packets_in += at // 4
-            self.turn.acknowledged += at // 4
-            if self.durable or inflight.blocked:
-                self.mark_ready()
         return at
 
     @cython.final
@@ -229,7 +219,10 @@ cdef class Link:
         if is_plain:
             self.on_plain_answer(first >> 4, <uint8_t>body[0] << 8 | <uint8_t>body[1])
         else:
+            self.turn.was_to_crowd = False
             self.on_packet(first, PyBytes_FromStringAndSize(body, size))
+            if self.turn.was_to_crowd:
+                note_crowding(self)
         self.turn.worked_ns += now_ns() - began_ns
         return 0
 
@@ -295,7 +288,11 @@ cdef class Link:
         flags |= self.turn.topic_flags
         utf8_of(self.client_id, &client_id)
         self.turn.batch.add(TYPE_MESSAGE, flags, topic, client_id, attributes, properties, Part(body + at, size - at))
-        self.turn.worked_ns += self.turn.message_ns + (size >> 5) + (APPLIED_NS if first & 1 or attributes.size else 0)
+        self.turn.worked_ns += self.turn.weight.message_ns + (size >> BYTES_SHIFT) + (APPLIED_NS if first & 1 or attributes.size else 0)
+        if flags & FLAG_EXPIRES:
+            self.turn.worked_ns += self.turn.weight.own_ns
+        if self.turn.weight.has_crowd and not self.crowding:
+            note_crowding(self)
         self.turn.received[qos] += 1
         self.turn.received_bytes += size - at
         if self.tenant is not None:
@@ -360,7 +357,12 @@ cdef class Link:
 
     @cython.final
     cdef int mark_dirty(self) except -1:
-        if not self.is_dirty:
+        if self.turn.to_crowd:
+            if not (self.in_crowd or self.is_dirty):
+                self.in_crowd = True
+                self.turn.crowd.append(self)
+                self.turn.crowd_put += 1
+        elif not self.is_dirty:
             self.is_dirty = True
             self.turn.dirty.append(self)
         if not self.turn.ending:

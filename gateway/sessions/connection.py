@@ -299,7 +299,7 @@ class Connection(Link):
     def proceed(self) -> None:
         """The CONNACK is written: deal with what came in meanwhile."""
         self.waiting = False
-        self._resume_reading()
+        self.resume_reading()
         self.go_on()
 
     def on_much(self) -> None:
@@ -311,7 +311,7 @@ class Connection(Link):
 
     def rest_is_over(self) -> None:
         self.resting = False
-        self._resume_reading()
+        self.resume_reading()
         if not (self.waiting or self.throttled):
             self.go_on()
 
@@ -331,7 +331,7 @@ class Connection(Link):
         self.throttled = False
         self.on_spent()
         if not self.throttled:
-            self._resume_reading()
+            self.resume_reading()
             if not self.waiting:  # nor does anything come of it while it rests
                 self.go_on()
 
@@ -454,16 +454,17 @@ class Connection(Link):
     def listen_again(self) -> None:
         """The store can take more."""
         self.held = False
-        self._resume_reading()
+        self.resume_reading()
 
-    def _resume_reading(self) -> None:
+    def resume_reading(self) -> None:
         if self.transport is not None and not self.is_deaf:
             self.transport.resume_reading()
 
     @property
     def is_deaf(self) -> bool:
         """There is a reason not to listen to it."""
-        return self.waiting or self.closing or self.held or self.paused or self.throttled or self.resting
+        waits = self.waiting or self.held or self.throttled or self.resting or self.held_for_crowd
+        return waits or self.paused or self.closing
 
     def eof_received(self) -> bool:
         """Whether the connection is kept although the client sends nothing more: what it sent waits for its CONNACK."""
@@ -499,7 +500,7 @@ class Connection(Link):
         self.paused = False
         self.owner.unclogged(self)
         self.unread_bytes = 0
-        self._resume_reading()
+        self.resume_reading()
         if self.session is not None:
             self.accept_more()
 

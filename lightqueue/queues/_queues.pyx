@@ -212,26 +212,30 @@ cdef class Dispatcher:
         self.topics = dict(self.topics)
 
     def weigh(self, bytes name not None):
-        """To how many queues, and readers of theirs, a topic's messages go. What it takes to know that is known then, so
-        the message itself takes little."""
+        """(to how many queues a topic's messages go, those of them that have readers). What it takes to know that is known
+        then, so the message itself takes little."""
         cdef Topic topic = self.topics.get(name)
         cdef End *end = self.end_of(name) if topic is None else NULL
         cdef Way way
         cdef Queue queue
-        cdef Py_ssize_t receivers
+        cdef list filters, read = []
         if topic is None and end == NULL:
             topic = self.topics[name] = self.owner.load_topic(name)
         if topic is None:
             way = <Way>self.ways[end.way]
-            level, filters, receivers = way.level, way.filters, 2
+            level, filters = way.level, way.filters
         else:
             if topic.generation != self.generation:
                 self.match(topic)
-            level, filters, receivers = topic.level, topic.filters, 2 + readers_of(topic.own)
-        receivers += len(filters) + readers_of(level)
+            level, filters = topic.level, topic.filters
+            if topic.own.readers is not None:
+                read.append(topic.own)
+        if (<Queue>level).readers is not None:
+            read.append(level)
         for queue in filters:
-            receivers += readers_of(queue)
-        return receivers
+            if queue.readers is not None:
+                read.append(queue)
+        return 2 + len(filters), read
 
     cdef int match(self, Topic topic) except -1:
         """Find the filters of a topic anew."""

@@ -58,7 +58,7 @@ class LocalStore:
         self.answers_at_once = True
         self.patience_s = messages.settings.flush_timeout_ms / 1000
         self.max_delay_s = messages.settings.max_delay_s
-        self.weigh: Callable[[bytes], int] | None = messages.queues.dispatcher.weigh
+        self.weigh: Callable[[bytes], tuple[int, list[Queue]]] | None = messages.queues.dispatcher.weigh
         has_live_only = bool(messages.settings.live_only)
         self.is_live_only: Callable[[bytes], bool] | None = messages.queues.is_live_only if has_live_only else None
 

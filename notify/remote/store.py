@@ -87,7 +87,7 @@ class RemoteStore:
         self.status: StoreStatus | None = None
         self.answers_at_once = False
         self.is_live_only: Callable[[bytes], bool] | None = None
-        self.weigh: Callable[[bytes], int] | None = None
+        self.weigh: Callable[[bytes], tuple[int, list[Queue]]] | None = None
         self.generation = self.max_delay_s = 0  # until the store has said so
         self.is_certain = False
         self.unconfirmed = "the store is connected, and did not confirm what was sent to it"

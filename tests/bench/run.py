@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import re
+import resource
 import shutil
 import statistics
 import subprocess
@@ -64,7 +65,11 @@ WORKS = (
     Work("QoS 0, 1 → 1", "-n 1000000 -q 0", "async", 6),
     Work("QoS 1, 4 → 1, window 100", "-P 4 -n 50000 -q 1 -w 100", "async", 8),
     Work("QoS 0, 1 → 10, deliveries", "-S 10 -n 100000 -q 0", "async", 12),
+    Work("QoS 0, 1 → 100, deliveries", "-S 100 -n 40000 -q 0", "async", 12),
+    Work("QoS 0, 1 → 1,000, deliveries", "-S 1000 -n 4000 -q 0", "async", 12),
     Work("QoS 0, 100 → 100, own topics", "-P 100 -S 100 -f m -n 10000 -q 0", "async", 6),
+    Work("QoS 1, 100 → 100, window 20, own topics", "-P 100 -S 100 -f m -n 5000 -q 1 -w 20", "async", 6),
+    Work("QoS 1, 100 → 100, window 20, deliveries", "-P 100 -S 100 -n 200 -q 1 -w 20", "async", 6),
     Work("QoS 1 sync, 4 → 1, window 100", "-P 4 -n 50000 -q 1 -w 100", "sync", 2.5, 400),
     Work("QoS 1 sync, 4 → 1, window 1,000", "-P 4 -n 50000 -q 1 -w 1000", "sync", 5, 4000),
     Work("QoS 1 sync, 100 → 100, window 20, own topics", "-P 100 -S 100 -f m -n 2000 -q 1 -w 20", "sync", 4, 2000),
@@ -74,6 +79,8 @@ WORKS = (
 
 def main() -> int:
     options = _arguments()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for a thousand subscribers
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=options.folder) as name:
         folder = Path(name)
         mqload = mqload_binary(folder)

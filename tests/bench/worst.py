@@ -4,6 +4,7 @@
     python -m tests.bench.worst --apart ...     to a gateway whose store is another process (tests/bench/worst_apart.py)
     python -m tests.bench.worst --wire ...      frames to a store (tests/bench/worst_frames.py)
     python -m tests.bench.worst --others ...    hooks, PROXY headers, groups (tests/bench/worst_others.py)
+    python -m tests.bench.worst --crowds ...    to thousands of queues or readers (tests/bench/worst_crowds.py)
 
 Each case goes over a real socket to a real server, whose loop has a clock (tests/bench/turn_clock.py): what is told is
 the CPU time of its longest turn, so a busy machine makes little difference. A second client sends one PINGREQ after
@@ -26,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench import worst_apart, worst_others
+from tests.bench import worst_apart, worst_crowds, worst_others
 from tests.bench.turn_clock import TurnClocks, clocked
 from tests.bench.worst_frames import FRAMES
 from tests.bench.worst_frames import results as of_frames
@@ -346,8 +347,11 @@ def main() -> int:
     parser.add_argument("--apart", action="store_true", help="to a gateway whose store is another process")
     parser.add_argument("--wire", action="store_true", help="frames to a store, and its loop")
     parser.add_argument("--others", action="store_true", help="what needs a server of its own")
+    parser.add_argument("--crowds", action="store_true", help="messages for thousands of queues or readers")
     parser.add_argument("names", nargs="*", help="cases that begin so; none: all")
     chosen = parser.parse_args()
+    if chosen.crowds:
+        return _crowds(chosen.names, chosen.rounds, chosen.limit_ms)
     known = FRAMES if chosen.wire else worst_others.OTHERS if chosen.others else (*CASES, *LAYERED)
     names = [name for name in known if not chosen.names or name.startswith(tuple(chosen.names))]
     worst = 0.0
@@ -372,6 +376,16 @@ def main() -> int:
             told = f"{each.name:<52}{each.sent_bytes:>12,}{each.longest_turn:>20.2f}{each.waited:>14.1f}"
             print(told, flush=True)
     return int(worst > chosen.limit_ms)
+
+
+def _crowds(names: list[str], rounds: int, limit_ms: float) -> int:
+    print(f"{'case':<52}{'longest turn, ms':>20}{'waited, ms: usually':>24}{'at most':>10}")
+    chosen = [name for name in worst_crowds.CROWDS if not names or name.startswith(tuple(names))]
+    worst = 0.0
+    for name, (turn, usual, most) in worst_crowds.results(chosen, rounds):
+        worst = max(worst, turn)
+        print(f"{name:<52}{turn:>20.2f}{usual:>24.2f}{most:>10.1f}", flush=True)
+    return int(worst > limit_ms)
 
 
 if __name__ == "__main__":

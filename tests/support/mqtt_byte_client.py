@@ -68,6 +68,9 @@ class ByteClient:
     def send(self, *packets: bytes) -> None:
         self._socket.sendall(b"".join(packets))
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def take(self) -> tuple[int, bytes]:
         """(first byte, body) of the next packet."""
         while (found := self._whole()) is None:

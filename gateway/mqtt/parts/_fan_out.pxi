@@ -3,19 +3,38 @@
 
 
 def fan_out(list readers not None, Records records not None, uint64_t safe):
-    """Deliver one range to every reader that stands at its start and has no other; returns the others, for pulling.
+    """Deliver one range to every reader that stands at its start and has no other; returns the others, for pulling, and
+    those for which no time is left.
 
     Those that take it at QoS 0 share one encoding; large payloads are shared by themselves, also with readers of other queues.
     """
     cdef Reader reader
+    cdef Turn turn = None
+    if not records.count or lost_in_front(records.items[0]):
+        return those_behind(readers)
+    if len(readers) > CROWD:
+        for reader in readers:
+            if reader.link is not None:
+                turn = reader.link.turn
+                break
+    if turn is None:
+        return fan_out_to(readers, records, safe)
+    turn.to_crowd = True
+    try:
+        return fan_out_to(readers, records, safe)
+    finally:
+        turn.to_crowd = False
+
+
+cdef list fan_out_to(list readers, Records records, uint64_t safe):
+    cdef Reader reader
     cdef Link link
     cdef Turn turn = None
-    cdef uint64_t payload_bytes = 0, shared = 0
+    cdef uint64_t payload_bytes = 0, shared = 0, until_ns = now_ns() + FAN_OUT_NS
     cdef uint32_t largest = 0
-    cdef bytes block
+    cdef Block block
     cdef Py_ssize_t i
-    if not records.count or lost_in_front(records.items[0]):
-        return [reader for reader in readers if reader.position < reader.queue.next_offset]
+    cdef bint is_late = False
     for i in range(records.count):
         payload_bytes += records.items[i].payload_length
         largest = max(largest, records.items[i].payload_length)
@@ -24,11 +43,10 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
         link = reader.link
         if reader.position != records.first or not reader.alone or link is None or link.paused or link.behind or link.is_full():
             rest.append(reader)
-        elif (reader.qos == 0 and largest < SHARED_BYTES and not reader.no_local and not records.flags & (FLAG_EXPIRES | FLAG_COMPRESSED)
-                and link.max_packet_out == 0xFFFFFFFF and not link.alias_limit
+        elif (shares(reader, link) and largest < SHARED_BYTES and not records.flags & (FLAG_EXPIRES | FLAG_COMPRESSED)
                 and reader.since <= records.items[0].log_offset and not link.lost):
             block = shared_block(records, reader, link)
-            link.share(block_of(block, NULL, PyBytes_GET_SIZE(block)))
+            link.share(block)
             link.turn.sent[0] += records.count
             link.turn.packets_out += records.count
             link.turn.sent_payload_bytes += payload_bytes
@@ -41,11 +59,43 @@ def fan_out(list readers not None, Records records not None, uint64_t safe):
             reader.reached = records.items[records.count - 1].log_offset + 1
             if reader.position < reader.queue.next_offset:      # the range was not all of it
                 rest.append(reader)
-        elif link.deliver([reader], [records], safe) != DONE or reader.position < reader.queue.next_offset:
+        elif is_late:
             rest.append(reader)
+        else:
+            if link.deliver([reader], [records], safe) != DONE or reader.position < reader.queue.next_offset:
+                rest.append(reader)
+            is_late = now_ns() >= until_ns
     if shared:
         turn.delivered_range(records, shared)
     return rest
+
+
+cdef inline bint shares(Reader reader, Link link) noexcept:
+    """Whether it can be sent what others are sent, byte for byte."""
+    return reader.qos == 0 and not reader.no_local and link.max_packet_out == 0xFFFFFFFF and not link.alias_limit
+
+
+cdef Weight weight_of(Py_ssize_t queues, list read) except *:
+    """Of a message that goes to so many queues; `read`: those that have readers.
+
+    A reader that has others in its session is not counted: those are merged later, for a bounded time.
+    """
+    cdef Queue queue
+    cdef Reader reader
+    cdef uint64_t alone = 0, sharing = 0, entries_ns
+    queues -= 2
+    entries_ns = QUEUE_NS * min(queues, NEAR_QUEUES) + FAR_QUEUE_NS * max(0, queues - NEAR_QUEUES)
+    for queue in read:
+        for reader in queue.readers:
+            if reader.alone and reader.link is not None:
+                alone += 1
+                sharing += shares(reader, reader.link)
+    return Weight(<uint32_t>(MESSAGE_NS + entries_ns + OWN_NS * (alone - sharing)), <uint32_t>(OWN_NS * sharing), alone > CROWD)
+
+
+cdef list those_behind(list readers):
+    cdef Reader reader
+    return [reader for reader in readers if reader.position < reader.queue.next_offset]
 
 
 cdef Block shared_payload(Records records, Py_ssize_t i):
@@ -60,15 +110,16 @@ cdef Block shared_payload(Records records, Py_ssize_t i):
     return block_of(data, at, size)
 
 
-cdef bytes shared_block(Records records, Reader reader, Link link):
+cdef Block shared_block(Records records, Reader reader, Link link):
     cdef object variant = (link.version, reader.subscription_id, reader.retain_as_published, link.tenant)
-    cdef bytes block = records.blocks.get(variant)
+    cdef Block shared = records.blocks.get(variant)
+    cdef bytes block
     cdef size_t size = 0, at = 0
     cdef Py_ssize_t i
     cdef bint retain
     cdef int id_count = 1 if reader.subscription_id else 0
-    if block is not None:
-        return block
+    if shared is not None:
+        return shared
     for i in range(records.count):
         size += publish_size(records.items[i], hidden_from(link, records.items[i]), 0, link.version, &reader.subscription_id, id_count)
     block = PyBytes_FromStringAndSize(NULL, size)
@@ -76,8 +127,8 @@ cdef bytes shared_block(Records records, Reader reader, Link link):
         retain = reader.retain_as_published and records.items[i].flags & FLAG_RETAIN
         at += write_publish(PyBytes_AS_STRING(block) + at, records.items[i], hidden_from(link, records.items[i]), 0, 0, False,
                             retain, link.version, &reader.subscription_id, id_count, link.turn.now_ms)
-    records.blocks[variant] = block
-    return block
+    shared = records.blocks[variant] = block_of(block, NULL, size)
+    return shared
 
 
 def send_listed(Link link not None, listed not None, dict found not None, bint as_they_are, int64_t most_bytes):

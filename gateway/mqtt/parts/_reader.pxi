@@ -91,6 +91,25 @@ def lag_behind(list queues not None, dict lagging not None, set behind not None)
     return rest
 
 
+def readers_of(queues):
+    """All readers of some queues."""
+    cdef Queue queue
+    return [reader for queue in queues if queue.readers is not None for reader in queue.readers]
+
+
+def fell_behind(readers, dict lagging not None, set behind not None):
+    """Note those readers that have more to read: `lagging` has them by session, `behind` the sessions."""
+    cdef Reader reader
+    for reader in readers:
+        if reader.link is not None and reader.behind():
+            of_session = lagging.get(reader.session)
+            if of_session is None:
+                lagging[reader.session] = {reader}
+            else:
+                (<set?>of_session).add(reader)
+            behind.add(reader.session)
+
+
 def with_more(readers not None):
     """Those of some readers whose queues have more."""
     cdef Reader reader

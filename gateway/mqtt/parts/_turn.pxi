@@ -7,10 +7,16 @@ cdef uint64_t[BUCKETS - 1] BOUNDS_MS = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1000
 DELIVERY_BOUNDS_MS = tuple([bound for bound in BOUNDS_MS])
 
 
+cdef struct Weight:
+    uint32_t message_ns             # that one more message takes of a turn; 0: it is not known
+    uint32_t own_ns                 # that it takes besides if it is encoded for each of its readers
+    bint has_crowd                  # it goes to more than CROWD readers
+
+
 cdef struct SeenTopic:
     uint64_t hashed                 # by Python, whose key each process draws
     uint32_t epoch
-    uint32_t message_ns             # 0: this place is free
+    Weight weight
 
 
 @cython.final
@@ -24,6 +30,14 @@ cdef class Turn:
     cdef readonly RecordBatch batch
     cdef readonly list acking           # links with acknowledgements for this batch
     cdef readonly list dirty            # links with bytes to send
+    cdef list crowd                     # links with bytes that many others get as well: they are sent after all others
+    cdef Py_ssize_t crowd_at            # so many of these were sent to
+    cdef readonly uint64_t crowd_put    # so many were put there so far,
+    cdef uint64_t crowd_sent            # so many were sent to, in this order,
+    cdef public uint64_t crowd_awaited  # and for so many the publisher waits that has waited longest
+    cdef bint to_crowd                  # what is put into links now goes to many
+    cdef readonly list crowding         # links that published to many since take_crowding()
+    cdef bint was_to_crowd              # so did one by expect()
     cdef readonly list ready            # links whose session can take more, or has acknowledgements to record
     cdef object wake
     cdef object overflow
@@ -42,9 +56,9 @@ cdef class Turn:
     cdef uint64_t worked_ns             # that this turn's packets took, or will take of the store
     cdef uint64_t turns                 # so far
     cdef uint64_t began_ns              # when the last one did
-    cdef object weigh                   # says how many queues and readers a topic's messages go to; None: it is not known here
+    cdef object weigh                   # says to which queues a topic's messages go; None: it is not known here
     cdef public uint32_t epoch          # of who receives what
-    cdef uint64_t message_ns            # that one more message to the topic checked last takes
+    cdef Weight weight                  # of one more message to the topic checked last
     cdef uint32_t topic_epoch           # as of which it was weighed
     cdef SeenTopic *seen                # by their hash; NULL: none so far
     cdef public bint checks_format      # payloads are to be what their payload format indicator says
@@ -88,6 +102,8 @@ cdef class Turn:
         self.batch = RecordBatch()
         self.acking = []
         self.dirty = []
+        self.crowd = []
+        self.crowding = []
         self.ready = []
         self.wake = wake
         self.overflow = overflow
@@ -208,8 +224,9 @@ cdef class Turn:
 
     def send(self):
         """Have links send what they gathered, one after another, for some time. What is left is `unsent`: sockets are not
-        looked at before that was sent as well, by calling this again."""
-        cdef uint64_t ends_ns = max(self.began_ns + TURN_NS, now_ns() + SENT_AT_ONCE_NS)
+        looked at before that was sent as well, by calling this again. A crowd comes last, and nobody waits for it."""
+        cdef uint64_t began_ns = now_ns()
+        cdef uint64_t ends_ns = max(self.began_ns + TURN_NS, began_ns + SENT_AT_ONCE_NS)
         cdef Py_ssize_t at = 0
         cdef Link link
         self.ending = False
@@ -222,6 +239,42 @@ cdef class Turn:
         self.unsent = at < len(dirty)
         if self.unsent:
             self.dirty = dirty[at:] + self.dirty
+        if self.crowd:
+            self.send_to_crowd(max(self.began_ns + CROWD_TURN_NS, began_ns + CROWD_AT_ONCE_NS))
+
+    cdef int send_to_crowd(self, uint64_t ends_ns) except -1:
+        cdef Link link
+        while self.crowd_at < len(self.crowd):
+            link = <Link>self.crowd[self.crowd_at]
+            self.crowd_at += 1
+            self.crowd_sent += 1
+            link.in_crowd = False
+            link.flush()
+            if now_ns() >= ends_ns:
+                break
+        if self.crowd_at == len(self.crowd) or self.crowd_at >= SENT_OF_CROWD:
+            del self.crowd[:self.crowd_at]
+            self.crowd_at = 0
+        return 0
+
+    @property
+    def crowded(self):
+        """Much is left to be sent to many. Others are served meanwhile, but who brought that waits."""
+        return self.crowd_at < len(self.crowd)
+
+    @property
+    def crowd_is_served(self):
+        """So many were sent to as were awaited."""
+        return self.crowd_sent >= self.crowd_awaited
+
+    def wake_up(self):
+        """Have what is unsent sent soon."""
+        self.wake()
+
+    def take_crowding(self):
+        """The links that published to many, of which this did not tell so far."""
+        crowding, self.crowding = self.crowding, []
+        return crowding
 
     def take_ready(self):
         cdef Link link
@@ -244,7 +297,7 @@ cdef class Turn:
     cdef int remember_topic(self, const char *topic, size_t size) except -1:
         cdef bytes name = topic[:size]
         self.topic_flags = self.flags_of(name) if self.live_only is not None else 0
-        self.message_ns = self.cost_of(name)
+        self.weight = self.cost_of(name)
         self.topic_epoch = self.epoch
         self.topic_size = 0
         if size <= sizeof(self.topic):
@@ -263,7 +316,7 @@ cdef class Turn:
             live = self.live_topics[topic] = self.live_only(topic)
         return FLAG_LIVE_ONLY if live else 0
 
-    cdef uint64_t cost_of(self, bytes topic) except 0:
+    cdef Weight cost_of(self, bytes topic) except *:
         """What one more message to a topic takes of a turn. What the topic itself takes, the first time, counts at once."""
         cdef uint64_t hashed = <uint64_t>hash(topic)
         cdef SeenTopic *seen
@@ -272,24 +325,25 @@ cdef class Turn:
             if self.seen == NULL:
                 raise MemoryError
         seen = self.seen + (hashed & (SEEN_TOPICS - 1))
-        if seen.hashed != hashed or seen.epoch != self.epoch or not seen.message_ns:
-            seen.message_ns = self.weighed(topic)
+        if seen.hashed != hashed or seen.epoch != self.epoch or not seen.weight.message_ns:
+            seen.weight = self.weighed(topic)
             seen.hashed, seen.epoch = hashed, self.epoch
-        return seen.message_ns
+        return seen.weight
 
-    cdef uint32_t weighed(self, bytes topic) except 0:
+    cdef Weight weighed(self, bytes topic) except *:
+        cdef Weight weight = Weight(MESSAGE_NS, 0, False)
         cdef uint64_t began_ns
-        cdef uint32_t receivers
         if self.weigh is None or self.topic_flags:
             self.worked_ns += NEW_TOPIC_NS
-            return MESSAGE_NS
+            return weight
         began_ns = now_ns()
         try:
-            receivers = self.weigh(topic)
+            queues, read = self.weigh(topic)
+            weight = weight_of(queues, read)
         except StoreError:      # it cannot be read: the append meets that as well, and it is dealt with there
-            receivers = 0
+            pass
         self.worked_ns += now_ns() - began_ns
-        return MESSAGE_NS + RECEIVER_NS * (receivers - FREE_RECEIVERS if receivers > FREE_RECEIVERS else 0)
+        return weight
 
     def add_work(self, uint64_t took_ns):
         """What the layers below a link took counts as well."""
@@ -299,7 +353,9 @@ cdef class Turn:
         """A message that did not come through publish() is in the batch: what it takes counts as well."""
         self.topic_size = 0
         self.topic_flags = self.flags_of(topic) if self.live_only is not None else 0
-        self.worked_ns += self.cost_of(topic) + (size >> 5) + APPLIED_NS
+        self.weight = self.cost_of(topic)
+        self.worked_ns += self.weight.message_ns + self.weight.own_ns + (size >> BYTES_SHIFT) + APPLIED_NS
+        self.was_to_crowd = self.weight.has_crowd
 
 
 cdef uint64_t now_ns() noexcept nogil:

@@ -20,7 +20,3 @@ cdef inline uint64_t work_of(list filters) noexcept:
     """Of a message that goes to the queues of these filters."""
     cdef Py_ssize_t queues = PyList_GET_SIZE(filters)
     return 1 if queues <= QUEUES_OF_A_MESSAGE else 1 + WORK_QUEUE * <uint64_t>(queues - QUEUES_OF_A_MESSAGE)
-
-
-cdef inline Py_ssize_t readers_of(Queue queue) except -1:
-    return len(queue.readers) if queue.readers is not None else 0
