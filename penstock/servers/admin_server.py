@@ -194,6 +194,8 @@ class AdminServer:
                 return
 
     def _read(self, connection: _Connection) -> None:
+        if connection not in self._connections:  # it gave way to one that was accepted in the same round
+            return
         try:
             data = connection.socket.recv(READ_BYTES)
         except BlockingIOError:
@@ -239,6 +241,8 @@ class AdminServer:
             self._write(connection)
 
     def _write(self, connection: _Connection) -> None:
+        if connection not in self._connections:
+            return
         try:
             while connection.answer:
                 connection.answer = connection.answer[connection.socket.send(connection.answer) :]
