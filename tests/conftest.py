@@ -43,7 +43,12 @@ TOPOLOGIES = {
 IN_ALL_TOPOLOGIES = pytest.mark.topologies("one process", "two gateways", nightly=("unix socket",))
 SHARED_PORT = pytest.mark.topologies("one process", "shared port")
 SHARED_PORT_BY_NIGHT = pytest.mark.topologies("one process", nightly=("shared port",))
+ONE_PROCESS_BY_DAY = pytest.mark.topologies("one process", nightly=("two gateways", "unix socket"))
+"""For what a gateway does by itself, such as a login: docs/testing.md says what covers two gateways by day."""
 ONE_PROCESS = pytest.mark.topologies("one process")
+
+KILLED_WITH_EITHER_FLUSH = pytest.mark.parametrize("flush", ["async", pytest.param("sync", marks=pytest.mark.nightly)])
+"""`async` acknowledges earlier, so a kill has more to take; kills under load run with both by day."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

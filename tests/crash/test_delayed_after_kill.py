@@ -14,7 +14,7 @@ from lightqueue.message_store import MessageStore
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, read_records
 from store.settings import StoreSettings
-from tests.conftest import SHARED_PORT_BY_NIGHT, ServerFactory
+from tests.conftest import KILLED_WITH_EITHER_FLUSH, SHARED_PORT_BY_NIGHT, ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
 from tests.support.server_process import PenstockServer
 from tests.support.stores import SOCKETS
@@ -56,7 +56,7 @@ class Delays:
 
 @SHARED_PORT_BY_NIGHT
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@KILLED_WITH_EITHER_FLUSH
 @pytest.mark.catalogue("J37", "J38")
 async def test_each_comes_once_and_none_early(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path

@@ -69,7 +69,7 @@ async def test_a_roll_happens_or_leaves_no_trace(
     acknowledged: list[bytes] = []
     server.restart()
     for call in CALLS[1:]:
-        for after in (0, 1):
+        for after in (0, 1) if flush == "async" else (0,):
             faults.arm(call, after)
             try:
                 await publish_rolls(server, faults, acknowledged)

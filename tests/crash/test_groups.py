@@ -16,6 +16,7 @@ import pytest
 from store.settings import StoreSettings
 from store.state.group_settings import GroupSettings
 from store.wire.messages import Append, Appended
+from tests.conftest import KILLED_WITH_EITHER_FLUSH
 from tests.crash.replayed import assert_index_equals_replay
 from tests.support.server_process import ROOT
 from tests.support.store_process import StoreProcess
@@ -69,7 +70,7 @@ def test_what_is_not_acked_returns(store: StoreProcess) -> None:
     consumer.close()
 
 
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@KILLED_WITH_EITHER_FLUSH
 @pytest.mark.catalogue("K41")
 def test_what_is_not_acked_returns_after_a_kill(tmp_path: Path, flush: str) -> None:
     store = StoreProcess(tmp_path, settings={"store.flush": flush})
@@ -132,7 +133,7 @@ class Worker(threading.Thread):
                         self._settled[each.payload] = time.monotonic()
 
 
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@KILLED_WITH_EITHER_FLUSH
 @pytest.mark.catalogue("K41")
 def test_nothing_is_lost_in_kills(tmp_path: Path, flush: str) -> None:
     store = StoreProcess(tmp_path, settings={"store.flush": flush})

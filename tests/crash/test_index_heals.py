@@ -62,7 +62,9 @@ async def taken(server: PenstockServer) -> set[int]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("gateways", ["", "1"], ids=["serve", "apart"])
+@pytest.mark.parametrize(
+    "gateways", [pytest.param("", marks=pytest.mark.nightly, id="serve"), pytest.param("1", id="apart")]
+)
 async def test_flipped_bytes_under_a_running_server(
     gateways: str, penstock_server: ServerFactory, small: dict[str, object]
 ) -> None:

@@ -13,7 +13,7 @@ from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.mqtt_client import MqttConnection
 from store.files.folder import INDEX
 from store.settings import StoreSettings
-from tests.conftest import ServerFactory
+from tests.conftest import KILLED_WITH_EITHER_FLUSH, ServerFactory
 from tests.crash import strace
 from tests.crash.replayed import assert_index_equals_replay
 from tests.support.server_process import PenstockServer
@@ -92,7 +92,7 @@ async def test_kills_while_recovering(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@KILLED_WITH_EITHER_FLUSH
 async def test_kills_at_system_calls_under_load(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
 ) -> None:

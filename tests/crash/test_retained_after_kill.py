@@ -7,7 +7,7 @@ import pytest
 
 from gateway.mqtt.packets import Connect, PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest
 from loadtest.chaos.mqtt_client import MqttConnection
-from tests.conftest import ServerFactory
+from tests.conftest import KILLED_WITH_EITHER_FLUSH, ServerFactory
 from tests.support.server_process import PenstockServer
 
 KILLS = 10
@@ -36,7 +36,7 @@ class Retained:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@KILLED_WITH_EITHER_FLUSH
 @pytest.mark.catalogue("G24")
 async def test_retained_messages_after_each_kill(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int

@@ -11,7 +11,7 @@ from gateway.mqtt.properties import Properties
 from loadtest.chaos.ledger import SentMessage
 from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
-from tests.conftest import ServerFactory
+from tests.conftest import KILLED_WITH_EITHER_FLUSH, ServerFactory
 from tests.support.server_process import PenstockServer
 
 RETAINED = 60
@@ -101,7 +101,7 @@ async def test_retained_messages_owed_to_a_session(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@KILLED_WITH_EITHER_FLUSH
 async def test_retain_as_published_is_no_reason_to_send_twice(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:

@@ -61,7 +61,7 @@ def load_on(server: object, seed: int, qos: int) -> ChaosLoad:
 
 @pytest.mark.asyncio
 @SHARED_PORT
-@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("qos", [2, pytest.param(1, marks=pytest.mark.nightly)])
 async def test_kills_under_load(
     qos: int, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
 ) -> None:

@@ -11,7 +11,10 @@ LASTS_S = 3.0
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("fault", Fault)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(each, marks=pytest.mark.nightly) if each is Fault.INDEX else each for each in Fault],
+)
 async def test_everybody_is_served_afterwards(fault: Fault, tmp_path: Path, seed: int) -> None:
     """Many runs, in one process and apart: python -m tests.crash.sick_disk FAULT 30."""
     if fault == Fault.FULL and os.geteuid() != 0:

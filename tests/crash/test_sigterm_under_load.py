@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.chaos.load import ChaosLoad
 from store.settings import StoreSettings
-from tests.conftest import ServerFactory
+from tests.conftest import KILLED_WITH_EITHER_FLUSH, ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
 
 STOPS = 6
@@ -22,7 +22,10 @@ def after_stopped(text: str) -> list[str]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flush", ["async", "sync", "buffered"])
+@pytest.mark.parametrize(
+    "flush",
+    ["sync", pytest.param("async", marks=pytest.mark.nightly), pytest.param("buffered", marks=pytest.mark.nightly)],
+)
 async def test_orderly_stops_under_load(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:
@@ -49,7 +52,7 @@ async def test_orderly_stops_under_load(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@KILLED_WITH_EITHER_FLUSH
 async def test_killed_while_it_stops(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from loadtest.chaos.clients import ChaosPublisher, ChaosSubscriber
 from loadtest.chaos.ledger import SentMessage
 from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.mqtt_client import MqttConnection
-from tests.conftest import ServerFactory
+from tests.conftest import KILLED_WITH_EITHER_FLUSH, ServerFactory
 from tests.support.server_process import PenstockServer
 
 TOPIC = "will/sent"
@@ -74,7 +74,7 @@ class Watched:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@KILLED_WITH_EITHER_FLUSH
 @pytest.mark.catalogue("G24")
 async def test_the_death_of_the_server_sends_the_wills_of_the_connected(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int
@@ -94,7 +94,7 @@ async def test_the_death_of_the_server_sends_the_wills_of_the_connected(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@KILLED_WITH_EITHER_FLUSH
 async def test_a_delayed_will_is_sent_unless_its_client_comes_back(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:
@@ -115,7 +115,7 @@ async def test_a_delayed_will_is_sent_unless_its_client_comes_back(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@KILLED_WITH_EITHER_FLUSH
 async def test_the_will_of_a_client_that_dies_just_before_the_server(
     flush: str, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:

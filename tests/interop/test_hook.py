@@ -12,12 +12,12 @@ import pytest
 
 from gateway.mqtt.packets import PubAck, Publish, QoS, SubAck, Subscribe, SubscriptionRequest, Will
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
+from tests.conftest import ONE_PROCESS_BY_DAY, ServerFactory, SharedServers
 from tests.support.http_answers import HttpAnswers, Respond
 from tests.support.mqtt_packet_client import Device, reload, until, write_secret
 from tests.support.server_process import PenstockServer
 
-pytestmark = IN_ALL_TOPOLOGIES
+pytestmark = ONE_PROCESS_BY_DAY
 
 NUMBERS = itertools.count()
 RULE = {"allow": ["publish"], "topics": ["a/#"]}

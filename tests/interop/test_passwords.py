@@ -14,12 +14,12 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from gateway.auth.passwords import HASHER, parse_passwords
 from gateway.mqtt.packets import ConnAck, PingReq, PingResp, PubAck, Will
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
+from tests.conftest import ONE_PROCESS_BY_DAY, ServerFactory, SharedServers
 from tests.interop.programs import penstock, run
 from tests.support.mqtt_packet_client import Device, reload, until, write_passwords
 from tests.support.server_process import PenstockServer
 
-pytestmark = IN_ALL_TOPOLOGIES
+pytestmark = ONE_PROCESS_BY_DAY
 
 VERSIONS = pytest.mark.parametrize("version", [4, 5])
 

@@ -9,12 +9,12 @@ from scramp import ScramClient
 from gateway.mqtt.packets import Auth, ConnAck, Disconnect, PingReq, PingResp, Publish
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
+from tests.conftest import ONE_PROCESS_BY_DAY, ServerFactory, SharedServers
 from tests.interop.programs import penstock, run
 from tests.support.mqtt_packet_client import Device, reload, write_passwords
 from tests.support.server_process import PenstockServer
 
-pytestmark = IN_ALL_TOPOLOGIES
+pytestmark = ONE_PROCESS_BY_DAY
 
 METHOD = "SCRAM-SHA-256"
 GO_ON, AGAIN = ReasonCode.CONTINUE_AUTHENTICATION, ReasonCode.RE_AUTHENTICATE

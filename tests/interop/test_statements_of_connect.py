@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
+from tests.conftest import ONE_PROCESS_BY_DAY, SharedServers
 from tests.support.mqtt_byte_client import ByteClient, block, connect, connected, packet, publish, subscribe, text
 from tests.support.server_process import PenstockServer
 
-pytestmark = IN_ALL_TOPOLOGIES
+pytestmark = ONE_PROCESS_BY_DAY
 
 MALFORMED = b"\0\x81\0"
 WILL = block() + text(b"will/topic") + text(b"gone")

@@ -15,13 +15,13 @@ import pytest
 
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect
-from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
+from tests.conftest import ONE_PROCESS_BY_DAY, ServerFactory, SharedServers
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_listeners import wait_for_log
 from tests.support.certificates import Certificate, authority, client_certificate, vouched_for
 from tests.support.server_process import ROOT, PenstockServer, ServeOptions
 
-pytestmark = IN_ALL_TOPOLOGIES
+pytestmark = ONE_PROCESS_BY_DAY
 
 
 @pytest.fixture(scope="module")

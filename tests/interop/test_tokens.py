@@ -18,12 +18,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from gateway.mqtt.reason_codes import ReasonCode
-from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
+from tests.conftest import ONE_PROCESS_BY_DAY, ServerFactory, SharedServers
 from tests.support.http_answers import HttpAnswers
 from tests.support.mqtt_packet_client import Device, reload, until, write_secret
 from tests.support.server_process import PenstockServer
 
-pytestmark = IN_ALL_TOPOLOGIES
+pytestmark = ONE_PROCESS_BY_DAY
 
 SECRET = "a secret of more than thirty-two bytes, or sixty-four as some want them"
 RSA_KEY = rsa.generate_private_key(65_537, 2_048)

@@ -15,12 +15,12 @@ from websockets.typing import Origin, Subprotocol
 
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Connect
-from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
+from tests.conftest import ONE_PROCESS_BY_DAY, ServerFactory, SharedServers
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_listeners import wait_for_log
 from tests.support.server_process import PenstockServer
 
-pytestmark = IN_ALL_TOPOLOGIES
+pytestmark = ONE_PROCESS_BY_DAY
 
 CONNECT = encode(Connect("device", 4), 4)
 CONNACK = b"\x20\2\0\0"
