@@ -11,9 +11,12 @@ from lightqueue.errors import LightQueueError
 from lightqueue.groups.groups import GroupQueue, PoppedMessages
 from notify.errors import GroupRefused
 from notify.local.consumers import Consumer, Consumers, PopReceiver, PopRequest
+from notify.local.own_names import OwnNames
 from notify.requests.contents import filter_fault
+from notify.requests.permissions import plain_permission
 from notify.requests.users import Permission, Permits
 from store.errors import StoreError, StoreFull
+from store.namespaces import DEFAULT
 from store.state.group_states import Maker
 from store.state.offset_ranges import as_ranges
 from store.wire import group_messages as wire
@@ -192,7 +195,10 @@ REQUESTS: Iterable[type[WireMessage]] = _HANDLERS.keys()
 
 
 def _sees(receiver: Requester, queue: GroupQueue) -> bool:
-    return receiver.permits.sees(Permission("subscribe", queue.state.topic_filter, queue.state.name))
+    user = receiver.permits.user
+    names = OwnNames(user.namespace).names if user is not None else DEFAULT
+    wanted = Permission("subscribe", queue.state.topic_filter, queue.state.name)
+    return receiver.permits.sees(plain_permission(wanted, names))
 
 
 def info(queue: GroupQueue, shown: int) -> wire.GroupInfo:

@@ -20,6 +20,7 @@ from store.state.delayed import DelayedMessage
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
+from store.wire import rights_messages as of_rights
 from store.wire.base import WireMessage
 from store.wire.frames import Frame
 
@@ -41,12 +42,15 @@ _TOPIC_LENGTH = struct.Struct("<H")
 
 
 def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) -> list[Permission]:
-    """The permissions that a client needs for a frame, by the names that it knows; empty for a frame about its own
-    connection.
-    """
-    find = _WANTED.get(type(frame.message))
-    wanted = find(frame.message, frame, messages) if find is not None else []
+    """The permissions that a client needs for a frame of RIGHTS, by the names that it knows; empty if it needs none."""
+    wanted = RIGHTS[type(frame.message)](frame.message, frame, messages)
     return [plain_permission(each, names) for each in wanted] if names.name else wanted
+
+
+def unstated(message: WireMessage) -> str:
+    """Why a client may not send a message of this kind whoever it is; empty: RIGHTS says what its user needs."""
+    kind = type(message)
+    return "" if kind in RIGHTS else f"{kind.__name__}: this store states no right for it, so nobody has it"
 
 
 def why_not(refused: Permission, user: str) -> str:
@@ -162,7 +166,11 @@ def _taken_back(message: wire.CancelDelayed, _: Frame, messages: MessageStore) -
     return [Permission(PUBLISH, record.topic.decode())] if record is not None else []
 
 
-_WANTED: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], list[Permission]]] = {
+def _none(_: Any, __: Frame, ___: MessageStore) -> list[Permission]:
+    return []
+
+
+RIGHTS: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], list[Permission]]] = {
     wire.Append: _published,
     wire.Publish: _published,
     wire.Follow: _live,
@@ -177,10 +185,23 @@ _WANTED: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], list[Permi
     of_log.Segments: _whole_log,
     of_log.ReadLog: _whole_log,
     of_log.SeekLog: _whole_log,
+    of_log.ReaderAt: _whole_log,
     of_group.GroupOpen: _joined,
     of_group.GroupReset: _moved,
     of_group.GroupDrop: _dropped,
     of_group.GroupPause: _dropped,
     wire.CancelDelayed: _taken_back,
     wire.GetDelayed: _pending,
+    # about the connection itself
+    **dict.fromkeys((wire.Hello, wire.Ping, wire.Pong, wire.Goodbye), _none),
+    # by the refs of queues and consumers that Follow and GroupOpen gave to this peer
+    **dict.fromkeys((wire.Unfollow, wire.Floors, wire.Read, wire.Check, wire.Enough), _none),
+    **dict.fromkeys(
+        (of_group.GroupClose, of_group.Pop, of_group.Ack, of_group.ChangeInvisible, of_group.Reject), _none
+    ),
+    # their answers leave out what the client may not see: shown(), and _sees() of group_requests
+    **dict.fromkeys((of_group.GroupList, of_group.PausedGroups, wire.ListDelayed), _none),
+    # about what the user itself may do
+    **dict.fromkeys((of_rights.Rights, of_rights.Permitted), _none),
 }
+"""What each kind of frame that a client may send needs. A kind that is not here is refused."""

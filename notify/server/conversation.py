@@ -16,7 +16,7 @@ import msgspec
 
 from notify.requests import client_requests, group_requests, log_requests, operator_requests, quota_requests, reads
 from notify.requests.locating import locate
-from notify.requests.permissions import narrowed, shown, wanted_by, why_not
+from notify.requests.permissions import narrowed, shown, unstated, wanted_by, why_not
 from notify.requests.rights_requests import RightsRequests
 from notify.requests.users import Permission, Permits, User
 from notify.server import long_frames
@@ -172,6 +172,8 @@ class Conversation:
         """Handle a frame, if its peer may ask that: gateways and operators see to it themselves."""
         if not self._is_client:
             self._handle(frame)
+        elif fault := unstated(frame.message):
+            self._refuse_frame(frame, FailureCode.NOT_PERMITTED, fault)
         elif fault := self._known.own.fault(frame.message):
             self._answer(frame.request_id, wire.Failed(FailureCode.NOT_ALLOWED, fault))
         elif too_many := long_frames.too_many_changes(self._known, frame, self._peers.settings):

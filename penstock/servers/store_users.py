@@ -114,7 +114,7 @@ class StoreUser:
 
     def decide(self, wanted: Permission) -> bool | None:
         if wanted.action not in ACTIONS:
-            return True
+            return False
         if wanted.action in (SUBSCRIBE, REPLAY) and is_reserved(wanted.topic) and self._decided(READ_LOG):
             return True
         return self._decided(wanted)

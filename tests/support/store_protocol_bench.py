@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 from lightqueue.message_store import MessageStore
 from notify.local.hub import Hub
+from notify.requests.users import UserJudge
+from notify.server.arrival import Arrival
 from notify.server.conversation import Conversation
 from notify.server.counters import WireCounters
 from notify.server.peers import Peers
@@ -54,9 +56,11 @@ class WireBench:
         self.store.close()
         self.start()
 
-    def connect(self, name: str, role: Role = Role.GATEWAY, waits: bool = False) -> Talk:
-        """`waits`: it need not be let in at once."""
-        talk = Talk(self, name, role)
+    def connect(
+        self, name: str, role: Role = Role.GATEWAY, waits: bool = False, judge: UserJudge | None = None, **said: Any
+    ) -> Talk:
+        """`waits`: it need not be let in at once; `judge`: of users; `said`: more of its Hello."""
+        talk = Talk(self, Hello([1], role, name, **said), judge)
         assert talk.is_welcome or waits
         return talk
 
@@ -75,7 +79,7 @@ class WireBench:
 class Talk:
     """A peer's end of a connection."""
 
-    def __init__(self, bench: WireBench, name: str, role: Role) -> None:
+    def __init__(self, bench: WireBench, hello: Hello, judge: UserJudge | None = None) -> None:
         self.bench = bench
         self.woken = False
         self.frames: list[Frame] = []
@@ -84,7 +88,8 @@ class Talk:
         self.conversation = Conversation(
             bench.peers, {"gateway": None, "client": None}, self.figures, lambda: setattr(self, "woken", True)
         )
-        self._handshake = ClientHandshake(Hello([1], role, name))
+        self.conversation.arrival = Arrival(judge=judge)
+        self._handshake = ClientHandshake(hello)
         self.welcome: Welcome
         self._reader: FrameReader
         self.conversation.received(self._handshake.greeting)
