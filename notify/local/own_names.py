@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.namespaces import DEFAULT, Namespace, is_namespace, is_reserved, namespace_of
+from store.namespaces import DEFAULT, Namespace, is_namespace, namespace_of
 from store.records._records import topic_runs
 from store.records.record_bytes import walk
 from store.wire import group_messages as of_group
@@ -18,7 +18,7 @@ from store.wire import messages as wire
 ALL: Final = "*"
 """In place of a namespace: a client that sees what the log has."""
 MOST_SHOWN: Final = 100  # characters of a name in an error
-WHOLE_LOG = (of_log.Segments, of_log.ReadLog, of_log.SeekLog, of_log.QueueOffsets, of_log.ReaderAt)
+WHOLE_LOG = (of_log.Segments, of_log.ReadLog, of_log.SeekLog, of_log.ReaderAt)
 """What shows the log as it is, so is for clients of no namespace."""
 _BY_GROUP = (of_group.GroupOpen, of_group.GroupReset, of_group.GroupDrop, of_group.GroupPause)
 
@@ -59,8 +59,12 @@ class OwnNames:
         if names is None:
             return ""
         if isinstance(message, WHOLE_LOG):
-            fault = names.name or (isinstance(message, of_log.QueueOffsets) and any(map(is_reserved, message.topics)))
-            return "it shows the log of all namespaces" if fault else ""
+            return "it shows the log of all namespaces" if names.name else ""
+        if isinstance(message, of_log.QueueOffsets):
+            if len(message.topics) > of_log.MOST_TOPICS:
+                return f"more than {of_log.MOST_TOPICS} topics at a time"
+            if not all(map(self.has_topic, message.topics)):
+                return "it asks for topics of other namespaces"
         topic_filter = getattr(message, "topic_filter", "")
         if topic_filter and not names.has_topic(topic_filter):
             return f"the topic filter {topic_filter[:MOST_SHOWN]!r} is of another namespace"

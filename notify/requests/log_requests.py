@@ -9,6 +9,7 @@ from store.errors import CorruptSegment
 from store.log import log_bytes
 from store.wire import messages as wire
 from store.wire.log_messages import (
+    MOST_TOPICS,
     LogRead,
     QueueOffsets,
     QueueOffsetsFound,
@@ -27,7 +28,6 @@ REQUESTS = (Segments, ReadLog, SeekLog, QueueOffsets, ReaderAt, Topics)
 Question = Segments | ReadLog | SeekLog | QueueOffsets | ReaderAt | Topics
 
 SEGMENT_BYTES = 20  # of one segment in an answer, at most
-MOST_TOPICS = 500  # looked up in one turn of the loop: 20 ms
 
 
 def answer(store: LocalStore, request: Question, limit_bytes: int) -> Answer:

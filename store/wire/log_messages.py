@@ -58,6 +58,10 @@ class SeekLog(WireMessage, frozen=True):
     start: LogOffset
 
 
+MOST_TOPICS = 500
+"""Of a QueueOffsets: judging and looking up so many takes some 20 ms."""
+
+
 class QueueOffsets(WireMessage, frozen=True):
     """How many messages of each of these topics stand before log_offset `before`, dropped ones included."""
 

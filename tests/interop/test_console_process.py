@@ -196,12 +196,16 @@ def test_names_of_hosts_and_origins(start_client_store: StartStore, start_consol
     for headers in (
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Sec-Fetch-Site": "cross-site"},
         {"Origin": f"http://{client.address}0"},
     ):
         refused = client.post("/messages", message, **headers)
         assert (refused.status, refused.kind) == (403, "foreign-origin"), headers
     assert client.post("/messages", message, Origin=f"http://{client.address}").status == 201
+    too_large = client.ask("POST", "/messages", b"", Content_Length="9" * 19)
+    assert (too_large.status, too_large.kind) == (413, "body-too-large")
+    assert client.ask("POST", "/messages", b"", Content_Length="9" * 5_000).status == 400  # not even HTTP
 
 
 def test_every_answer_has_the_headers_that_protect_a_page(

@@ -89,6 +89,14 @@ def test_a_delayed_message_that_is_published_meanwhile(site: Site) -> None:
     assert pending(site) == []
 
 
+def test_a_header_that_another_user_publishes_disturbs_no_request(site: Site) -> None:
+    """Anybody may publish a message with this header and this key."""
+    forged = {"topic": "once/a", "key": "k", "payload": "forged", "headers": {"idempotency-key": "9" * 5_000 + ":mine"}}
+    assert site.client.post("/messages", forged).status == 201
+    request = {"topic": "once/a", "key": "k", "payload": "mine"}
+    assert site.client.post("/messages", request, Idempotency_Key="mine").status == 201
+
+
 @pytest.mark.parametrize("change", [{"payload": "y"}, {"delay": 60}, {"retain": True}, {"headers": {"a": "b"}}])
 def test_a_key_is_refused_for_another_request_and_not_spoilt_by_it(site: Site, change: dict[str, object]) -> None:
     first = offsets(site, LATER, "d")

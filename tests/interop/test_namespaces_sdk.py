@@ -197,6 +197,16 @@ async def test_what_a_client_may_not_name(store: StoreProcess, name: str) -> Non
     assert peer.call(of_group.GroupList("", 0)) == of_group.GroupsListed([], False)
 
 
+async def test_a_client_may_count_the_messages_of_its_topics(store: StoreProcess) -> None:
+    async with client(store, "acme") as own:
+        await own.publish("a", b"1")
+    peer = store.connect("counting", Role.CLIENT, SECRETS["acme"])
+    assert peer.call(of_log.QueueOffsets(1 << 62, ["$ns:acme/a"])) == of_log.QueueOffsetsFound([1])
+    refused = peer.call(of_log.QueueOffsets(1 << 62, ["$ns:acme/a"] * (of_log.MOST_TOPICS + 1)))
+    assert isinstance(refused, Failed)
+    assert "topics at a time" in refused.message
+
+
 RULES = """
 [[rule]]
 namespaces = ["acme"]

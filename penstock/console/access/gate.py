@@ -21,6 +21,7 @@ from penstock.console.errors import Problem
 BODIES_BYTES = 64 << 20
 """Of all bodies that are received at a time."""
 BODY_S = 30.0
+MOST_LENGTH_DIGITS = 18
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -109,7 +110,7 @@ class Gate:
         if scope["method"] in SAFE_METHODS:
             return
         origin = headers.get(b"origin", b"").decode("latin-1")
-        is_other = bool(origin) and urlsplit(origin).netloc.lower() != host.lower()
+        is_other = bool(origin) and _host_of(origin) != host.lower()
         if is_other or headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
             raise Problem(
                 403,
@@ -123,7 +124,7 @@ class Gate:
         length = headers.get(b"content-length", b"")
         if not length and b"transfer-encoding" not in headers:
             return None
-        if length.isdigit() and int(length) > self._max_body_bytes:
+        if length.isdigit() and (len(length) > MOST_LENGTH_DIGITS or int(length) > self._max_body_bytes):
             raise self._too_large()
         parts: list[bytes] = []
         size_bytes = 0
@@ -163,6 +164,14 @@ class Gate:
             f"a body has {self._max_body_bytes} bytes at most",
             "send less at a time, or raise the setting console.max_body_bytes",
         )
+
+
+def _host_of(origin: str) -> str:
+    """Host and port of an origin; empty if it is none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # such as an open bracket
+        return ""
 
 
 _LOOKED_AT = {b"host", b"origin", b"sec-fetch-site", b"content-length", b"transfer-encoding"}

@@ -31,6 +31,7 @@ REMEMBERED_S = 86_400.0
 CLOCK_STEP_S = 3_600
 """How far the store's clock may have been set back meanwhile."""
 MOST_PLACES = 100
+MOST_NUMBER_DIGITS = 9
 PENDING_PER_PAGE = 1_000
 
 
@@ -52,7 +53,8 @@ class RequestMark(NamedTuple):
         request with this key."""
         name, _, key = message.headers.get(IDEMPOTENCY_HEADER, "").partition(":")
         number, _, body = name.partition("-")
-        if key != self.key or not number.isdecimal() or int(number) >= len(marked):
+        is_number = number.isdecimal() and len(number) <= MOST_NUMBER_DIGITS  # anybody may publish such a header
+        if key != self.key or not is_number or int(number) >= len(marked):
             return None
         if body != self.body or message.topic != marked[int(number)].topic:
             raise key_reused(self.key)
