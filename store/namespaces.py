@@ -25,6 +25,8 @@ NAME_PATTERN: Final = rf"[a-z0-9][a-z0-9-]{{0,{MOST_NAME_CHARACTERS - 1}}}"
 _NAME = re.compile(NAME_PATTERN)
 SERVER_LEVEL: Final = "$SYS"
 """First level of what servers say of themselves."""
+SERVERS_LEVELS: Final = frozenset({SERVER_LEVEL, "$share", "$delayed", "$dead"})
+"""First levels reserved for the server, beside those that begin with `$ns:`; docs/mqtt.md describes each."""
 
 
 def is_namespace(name: str) -> bool:
@@ -118,6 +120,29 @@ def namespace_of(name: str) -> Namespace:
         return DEFAULT
     found = _NAME.match(name, len(MARK))
     return Namespace(found[0]) if found is not None else DEFAULT
+
+
+def is_servers_own(topic: str) -> bool:
+    """Whether only servers publish to a topic, by the name that clients know. Other topics that begin with $ are
+    ordinary ones [MQTT-4.7.2-1].
+    """
+    level = topic.partition("/")[0]
+    return level in SERVERS_LEVELS or level.startswith(MARK)
+
+
+def publish_fault(topic: str) -> str:
+    """Why no client may publish to a topic of the log; empty: those of its namespace may.
+
+    >>> publish_fault("$ns:acme/line/7"), publish_fault("$ns:acme$dead/g/t")
+    ('', 'what begins with $dead is the server\'s')
+    """
+    names = namespace_of(topic)
+    plain = names.plain_topic(topic)
+    if is_servers_own(plain):
+        return f"what begins with {MARK if plain.startswith(MARK) else plain.partition('/')[0]} is the server's"
+    if not plain or names.topic(plain) != topic:
+        return "no client knows a topic by such a name"
+    return ""
 
 
 def shown(namespace: str) -> str:

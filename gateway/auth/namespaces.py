@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gateway.auth.identity import Identity, LoginRefused
 from gateway.mqtt.reason_codes import ReasonCode
-from store.namespaces import NAME_SHAPE, is_namespace
+from store.namespaces import MARK, NAME_SHAPE, is_namespace
 
 
 def login_name(username: str | None, namespace: str, separator: str) -> str | None:
@@ -32,6 +32,10 @@ def settled(identity: Identity, named: Iterable[tuple[str, str]], separator: str
     if separator and separator in username:
         namespace, _, username = username.partition(separator)
         said.append(("its user name", namespace))
+    if username.startswith(MARK):
+        return LoginRefused(
+            f"a user whose name begins with {MARK}, as users of namespaces do", ReasonCode.NOT_AUTHORIZED
+        )
     if not said:
         return identity
     first_by, found = said[0]

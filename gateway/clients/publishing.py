@@ -15,11 +15,11 @@ from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import PubAck, Publish, PubRec
 from gateway.mqtt.properties import Properties, encode_properties, has_its_format
 from gateway.mqtt.reason_codes import ReasonCode
-from gateway.mqtt.topics import DELAYED_PREFIX, TopicAliases, is_servers_own, split_delayed, topic_fault
+from gateway.mqtt.topics import DELAYED_PREFIX, TopicAliases, split_delayed, topic_fault
 from gateway.sessions.connection import Connection
 from gateway.sessions.core import Core
 from gateway.sessions.session import Session
-from store.namespaces import MARK, is_reserved
+from store.namespaces import MARK, is_reserved, is_servers_own
 
 
 class Publishing:

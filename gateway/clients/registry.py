@@ -15,12 +15,12 @@ from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import ConnAck, Connect
 from gateway.mqtt.properties import Properties, encode_properties, has_its_format
 from gateway.mqtt.reason_codes import ReasonCode
-from gateway.mqtt.topics import is_servers_own, topic_fault
+from gateway.mqtt.topics import topic_fault
 from gateway.sessions.connection import Connection, Phase
 from gateway.sessions.core import Core
 from gateway.sessions.session import Session, restored
 from notify.owners import ClaimDenied
-from store.namespaces import MARK, is_reserved
+from store.namespaces import MARK, is_reserved, is_servers_own
 from store.state.changes import Progress, SessionClosed, SessionOpened, WillState
 from store.state.sessions import NEVER_EXPIRES_S, SessionState, renewed
 

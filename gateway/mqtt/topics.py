@@ -6,14 +6,10 @@ from typing import Final
 
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.reason_codes import ReasonCode
-from store.namespaces import MARK
 from store.topics import MOST_TOPIC_LEVELS, SHARE_PREFIX
 
 MAX_TOPIC_BYTES: Final = 65_535
 """[MQTT-4.7.3-3]."""
-
-SERVERS_LEVELS: Final = frozenset({"$SYS", "$share", "$delayed", "$dead"})
-"""First levels reserved for the server, beside those that begin with `$ns:`; docs/mqtt.md describes each."""
 
 _BRIDGES: Final = "$SYS/broker/connection/"
 _STATE: Final = "/state"
@@ -34,12 +30,6 @@ class TopicAliases:
         """Set an alias to a topic name, or change it."""
         self.size_bytes += len(topic_name.encode()) - len(self.names.get(alias, "").encode())
         self.names[alias] = topic_name
-
-
-def is_servers_own(topic_name: str) -> bool:
-    """Whether only the server publishes to a topic. Other topics that begin with $ are ordinary ones [MQTT-4.7.2-1]."""
-    level = topic_name.partition("/")[0]
-    return level in SERVERS_LEVELS or level.startswith(MARK)
 
 
 def is_state_of_bridge(topic_name: str) -> bool:

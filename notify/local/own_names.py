@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.namespaces import DEFAULT, Namespace, is_namespace, namespace_of
+from store.namespaces import DEFAULT, Namespace, is_namespace, publish_fault
 from store.records._records import topic_runs
 from store.records.record_bytes import walk
 from store.wire import group_messages as of_group
@@ -41,16 +41,21 @@ class OwnNames:
         return self._names if self._names is not None else DEFAULT
 
     def has_topic(self, topic: str) -> bool:
-        return self._names is None or namespace_of(topic) == self._names
+        return self._names is None or self._names.has_topic(topic)
 
     def has_group(self, name: str) -> bool:
         return self._names is None or self._names.has_group(name)
 
     def fault_of_records(self, records: memoryview) -> str:
         """Why a client may not publish these, which were checked; empty if it may."""
-        for topic, *_ in topic_runs(records) if self._names is not None else ():
-            if not self.has_topic(topic.decode()):
-                return f"the topic {topic.decode()[:MOST_SHOWN]!r} is of another namespace"
+        for topic_bytes, *_ in topic_runs(records):
+            if topic_bytes[:1] != b"$" and not self.names.name:
+                continue
+            topic = topic_bytes.decode()
+            if not self.has_topic(topic):
+                return f"the topic {topic[:MOST_SHOWN]!r} is of another namespace"
+            if fault := publish_fault(topic):
+                return f"the topic {topic[:MOST_SHOWN]!r}: {fault}"
         return ""
 
     def fault(self, message: wire.WireMessage) -> str:

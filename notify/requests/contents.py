@@ -100,13 +100,17 @@ def add_held_by(batch: RecordBatch, records: memoryview, holder: str, without_en
 
 
 def left_fault(records: memoryview, left_by: bytes) -> str:
-    """Why a client may not append these checked records (empty: it may): its delayed messages must name their user."""
+    """Why a client may not append these checked records (empty: it may): its delayed messages must name their user, and
+    no MQTT client, by whose rules they would be judged when they are due.
+    """
     at = 0
     while left_by and at < len(records):
         length, flags, *_ = header = _HEADER.unpack_from(records, at)
         if flags & RecordFlag.DELAYED:
             attributes_at = at + RECORD_HEADER_BYTES + header[2] + header[3]
             attributes = decode_attributes(bytes(records[attributes_at : attributes_at + header[4]]))
+            if header[3]:
+                return "a delayed message that names an MQTT client"
             if attributes.get(Attribute.LEFT_BY) != left_by:
                 return "a delayed message that does not say who left it, as Welcome has it (upgrade the client)"
         at += length

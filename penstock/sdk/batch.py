@@ -77,6 +77,8 @@ class BatchOfOneTopic:
                 self._plain.append(payload)
                 self._add(size_bytes)
                 return
+        if topic.startswith(DEAD_LETTERS):
+            raise BatchRefused(f"{topic!r} is for what a consumer group gives up, and in no batch")
         message = self._make(topic, payload, options)
         self._check(message)
         self._end_plain()
@@ -100,8 +102,6 @@ class BatchOfOneTopic:
         first = self._first or message
         if message.due_ms is not None:
             raise BatchRefused("a batch takes no delayed message; publish() that by itself")
-        if message.topic.startswith(DEAD_LETTERS):
-            raise BatchRefused(f"{message.topic!r} is for what a consumer group gives up, and in no batch")
         if message.topic != first.topic:
             raise BatchRefused(
                 f"a batch has one topic: {first.topic!r}, and not {message.topic!r} as well; use a batch for each, or "

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 from penstock.sdk.compression import NEVER, Compression, as_stored, chosen
 from penstock.sdk.errors import BadMessage
-from store.namespaces import MARK
+from store.namespaces import MARK, publish_fault
 from store.records.record_bytes import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
 from store.topics import MOST_TOPIC_LEVELS
@@ -152,10 +152,8 @@ def due(delay: timedelta | float, now_ms: int, most_s: int) -> int:
 def _topic(topic: str) -> bytes:
     if not topic or "+" in topic or "#" in topic:
         raise BadMessage(f"topic {topic!r}: use the name of one topic, without + and #")
-    if topic.startswith("$SYS"):
-        raise BadMessage(
-            f"topic {topic!r}: what begins with $SYS is for the server to publish; use another first level"
-        )
+    if fault := publish_fault(topic):
+        raise BadMessage(f"topic {topic!r}: {fault}; use another first level")
     if topic.count("/") >= MOST_TOPIC_LEVELS:
         raise BadMessage(f"a topic of more than {MOST_TOPIC_LEVELS} levels; use fewer /")
     return _text("topic", topic, MOST_TEXT_BYTES)

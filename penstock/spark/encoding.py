@@ -14,14 +14,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.spark.errors import BadRow
-from store.namespaces import DEFAULT, MARK, Namespace
+from store.namespaces import DEFAULT, MARK, SERVERS_LEVELS, Namespace
 from store.records._columns import scatter
 from store.records._records import RecordBatch
 from store.records.records import RECORD_HEADER_BYTES, Attribute, RecordFlag, RecordType
 
 CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY = 0x03, 0x08, 0x09, 0x26  # of MQTT 5
 MOST_TEXT_BYTES = 65_535
-RESERVED = b"$SYS"
 MOST_SHOWN = 80  # characters of a topic in an error
 HEADER = np.dtype(
     [
@@ -238,8 +237,10 @@ class Encoder:
 
     def _check(self, records: RowParts, topics: pa.Array) -> None:
         """Check the records as the store does. Raises BadRow."""
-        reserved = pc.starts_with(topics.cast(pa.binary()), RESERVED)
-        self._refuse_where(reserved, topics, "topic: what begins with $SYS is for the server to publish")
+        names = topics.cast(pa.binary())
+        for level in sorted(SERVERS_LEVELS):
+            reserved = pc.or_(pc.equal(names, level.encode()), pc.starts_with(names, f"{level}/".encode()))
+            self._refuse_where(reserved, topics, f"topic: what begins with {level} is for the server to publish")
         try:
             RecordBatch().extend_checked(records.data.data, _MESSAGE, max(len(records.data), 1))
         except ValueError as error:

@@ -26,7 +26,7 @@ from gateway.mqtt.packets import (
 )
 from gateway.mqtt.properties import PacketContext, Properties, decode_properties
 from gateway.mqtt.reason_codes import ReasonCode
-from gateway.mqtt.topics import is_servers_own
+from store.namespaces import is_servers_own
 from store.records.records import Record
 from tests.support.mqtt_bench import Bench, Client, WallClock, acknowledgement, connect_packet
 

@@ -30,6 +30,11 @@ def is_topic(data: bytes) -> bool:
     return bool(data) and is_text(data) and not set(data) & set(b"+#") and data.count(b"/") < 200
 
 
+def is_answer(data: bytes) -> bool:
+    """A response topic is one that a client knows by that name."""
+    return is_topic(data) and not data.startswith(b"$ns:")
+
+
 def string(data: bytes) -> tuple[bytes, bytes]:
     """A value behind its two bytes of length, and the rest. Raises ValueError."""
     size = int.from_bytes(data[:2], "big")
@@ -52,7 +57,7 @@ def are_properties(data: bytes) -> bool:
                     is_good, data = len(data) >= size, data[size:]
                 case 0x03 | 0x08 | 0x09:
                     value, data = string(data)
-                    is_good = identifier == 0x09 or (is_text(value) if identifier == 0x03 else is_topic(value))
+                    is_good = identifier == 0x09 or (is_text(value) if identifier == 0x03 else is_answer(value))
                 case 0x26:
                     key, data = string(data)
                     value, data = string(data)
@@ -119,7 +124,9 @@ def is_taken(fields: Fields) -> bool:
 
 # --- inputs
 
-odd_texts = st.sampled_from((b"\0", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\xff", b"+", b"/#"))
+odd_texts = st.sampled_from(
+    (b"\0", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\xff", b"+", b"/#", b"$ns:a", b"$ns")
+)
 texts = st.text(max_size=6).map(lambda text: text.encode("utf-8", "surrogatepass")) | odd_texts | st.binary(max_size=4)
 strings = texts.map(lambda text: len(text).to_bytes(2, "big") + text)
 values = st.one_of(
@@ -143,6 +150,12 @@ flags = st.sampled_from((0, 1, 2, 4, 8, 16, 30, 64, 65)) | st.integers(0, 255)
 @given(st.tuples(flags, topics, texts | st.just(b""), attributes, properties))
 def test_the_check_is_the_model(fields: Fields) -> None:
     assert is_taken(fields) == is_good(fields)
+
+
+@pytest.mark.parametrize("topic", [b"$ns:acme/x", b"$ns:", b"$ns", b"$nsx/a", b"a/$ns:b"])
+def test_a_response_topic_is_a_clients_own_name(topic: bytes) -> None:
+    fields = (0, b"t", b"", b"", b"\x08" + len(topic).to_bytes(2, "big") + topic)
+    assert is_taken(fields) == is_good(fields) == (not topic.startswith(b"$ns:"))
 
 
 @given(st.binary(max_size=8))

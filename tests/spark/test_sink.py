@@ -111,6 +111,7 @@ BAD_ROWS = [
     (Got("", b"x"), "message without a topic"),
     (Got("a\0", b"x"), "U\\+0000 in a text"),
     (Got("$SYS/x", b"x"), "topic: what begins with \\$SYS is for the server"),
+    (Got("$dead/g/x", b"x"), "topic: what begins with \\$dead is for the server"),
     (Got("a/" * 300, b"x"), "topic of too many levels"),
     (Got("a", None), "payload: it is null"),
     (Got(None, b"x"), "topic: it is null"),

@@ -226,6 +226,13 @@ cdef const char *topic_fault(const unsigned char *topic, size_t size) noexcept n
     return text_fault(topic, size)
 
 
+cdef const char *answer_topic_fault(const unsigned char *topic, size_t size) noexcept nogil:
+    """The same for a response topic, which is a client's own name for a topic: not one of the log's, as of a namespace."""
+    if size >= 4 and not memcmp(topic, b"$ns:", 4):
+        return b"response topic that begins with $ns:"
+    return topic_fault(topic, size)
+
+
 cdef const char *string_fault(const unsigned char *data, size_t room, bint is_text, size_t *size) noexcept nogil:
     """The same for a property's value that begins with its length; `size`: of both."""
     size[0] = 2
@@ -252,7 +259,7 @@ cdef const char *properties_fault(const unsigned char *data, size_t size) noexce
         elif identifier == 0x03 or identifier == 0x08 or identifier == 0x09:
             reason = string_fault(data + at, size - at, identifier != 0x09, &length)
             if reason == NULL and identifier == 0x08:
-                reason = topic_fault(data + at + 2, length - 2)
+                reason = answer_topic_fault(data + at + 2, length - 2)
         elif identifier == 0x26:
             reason = string_fault(data + at, size - at, True, &length)
             if reason == NULL:

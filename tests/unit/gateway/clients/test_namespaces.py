@@ -330,6 +330,14 @@ def test_all_who_name_a_namespace_name_the_same() -> None:
     assert Identity("alice").account == "alice"
 
 
+@pytest.mark.parametrize("separator", ["", "/"])
+@pytest.mark.parametrize("named", [(), (("the listener", "acme"),), (("the listener", "beta"),)])
+def test_no_user_is_called_as_those_of_a_namespace(named: tuple[tuple[str, str], ...], separator: str) -> None:
+    """Its account, by which sessions, bans, quotas and the audit log know it, would be that of a tenant's user."""
+    for identity in (Identity("$ns:acme/x"), Identity("$ns:acme/x", namespace="acme"), Identity("$ns:", namespace="b")):
+        assert isinstance(settled(identity, named, separator), LoginRefused)
+
+
 def test_a_listeners_users_are_looked_up_by_their_whole_name() -> None:
     assert login_name("alice", "acme", "/") == "acme/alice"
     assert login_name("beta/alice", "acme", "/") == "beta/alice"  # and is refused once it is known who it is

@@ -232,7 +232,7 @@ GOOD_MESSAGES = [
         flags=RecordFlag.EXPIRES,
         properties=b"\1\1\2\0\0\0\5\3\0\1a\x08\0\3r/1\x09\0\2\0\xff\x26\0\1k\0\1v\x26\0\0\0\0",
     ),
-    one(topic=b"$SYS/x"),
+    one(topic=b"$SYSTEM/x"),
     one(flags=RecordFlag.DELAYED, attributes=DUE),
     one(flags=RecordFlag.DELAYED | 2, attributes=encode_attribute(Attribute.PACKET_ID, b"\1\0") + DUE),
     b"",
@@ -275,6 +275,7 @@ BAD_MESSAGES = [
     (one(properties=b"\x26\0\1\xff\0\0"), "a text that is not UTF-8"),
     (one(properties=b"\x08\0\1+"), "wildcard in a topic"),
     (one(properties=b"\x08\0\0"), "empty topic"),
+    (one(properties=b"\x08\0\x06$ns:a/"), "response topic that begins with $ns:"),
     (one(properties=b"\x23\0\1"), "property that a stored message cannot have"),
     (one(properties=b"\x0b\1"), "property that a stored message cannot have"),
     (one(properties=b"\1\0\1\0"), "property given twice"),
@@ -325,6 +326,13 @@ BAD_CHANGES = [
 def test_what_gets_in(bench: WireBench, talk: Talk, records: bytes) -> None:
     assert isinstance(talk.call(Append(1), records), Appended)
     assert isinstance(bench.connect("sdk", Role.CLIENT).call(Append(1), records), Appended)
+
+
+def test_servers_alone_say_something_of_themselves(bench: WireBench, talk: Talk) -> None:
+    records = one(topic=b"$SYS/x")
+    assert isinstance(talk.call(Append(1), records), Appended)
+    refused = bench.connect("sdk", Role.CLIENT).call(Append(1), records)
+    assert refused == Failed(FailureCode.BAD_REQUEST, "the topic '$SYS/x': what begins with $SYS is the server's")
 
 
 @pytest.mark.parametrize(("records", "fault"), BAD_MESSAGES)

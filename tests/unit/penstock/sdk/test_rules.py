@@ -416,6 +416,8 @@ def test_a_message_in_log_format() -> None:
         ("", {}, "use the name of one topic"),
         ("a/+", {}, "use the name of one topic"),
         ("$SYS/x", {}, "use another first level"),
+        ("$dead/g/x", {}, "use another first level"),
+        ("$ns:acme$SYS/x", {}, "use another first level"),
         ("/" * 200, {}, "use fewer /"),
         ("a\0", {}, "U+0000"),
         ("a\ud800", {}, "is not Unicode text"),
