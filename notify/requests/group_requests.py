@@ -42,8 +42,15 @@ class Requester(PopReceiver, Protocol):
 class GroupRequests:
     """Owner of the refs of consumers."""
 
-    def __init__(self, consumers: Consumers, most_bytes: int, clock: Callable[[], float]) -> None:
-        """`most_bytes`: of the records in an answer."""
+    def __init__(
+        self,
+        consumers: Consumers,
+        most_bytes: int,
+        clock: Callable[[], float],
+        shows: Callable[[str, str], bool],
+    ) -> None:
+        """`most_bytes`: of the records in an answer; `shows`: whether a peer may see the name of another one."""
+        self._shows = shows
         self.consumers = consumers
         self._most_bytes = most_bytes
         self._clock = clock
@@ -149,7 +156,9 @@ class GroupRequests:
 
         self.consumers.said(queue, then)
 
-    def _list(self, _: str, receiver: Requester, message: wire.GroupList | wire.PausedGroups, answer: Answer) -> None:
+    def _list(
+        self, peer: str, receiver: Requester, message: wire.GroupList | wire.PausedGroups, answer: Answer
+    ) -> None:
         found: list[wire.GroupInfo] = []
         left_bytes = LIST_BYTES
         listed = self.consumers.listed(message.group)
@@ -163,7 +172,7 @@ class GroupRequests:
             if found and size + shown * CONSUMER_BYTES > left_bytes:
                 break
             left_bytes -= size + shown * CONSUMER_BYTES
-            found.append(info(queue, shown))
+            found.append(info(queue, shown, partial(self._shows, peer)))
         answer(wire.GroupsListed(found, more=len(found) < len(groups)), b"")
 
     def _reset(self, _: str, __: PopReceiver, message: wire.GroupReset, answer: Answer) -> None:
@@ -201,11 +210,11 @@ def _sees(receiver: Requester, queue: GroupQueue) -> bool:
     return receiver.permits.sees(plain_permission(wanted, names))
 
 
-def info(queue: GroupQueue, shown: int) -> wire.GroupInfo:
-    """A group, with the first of its consumers."""
+def info(queue: GroupQueue, shown: int, shows: Callable[[str], bool]) -> wire.GroupInfo:
+    """A group, with the first of its consumers, and the names of those peers that `shows` allows."""
     state, group = queue.state, queue.group
     some = [
-        wire.ConsumerInfo(key[0], key[1], consumer.in_flight, sorted(consumer.partitions))
+        wire.ConsumerInfo(key[0] if shows(key[0]) else "", key[1], consumer.in_flight, sorted(consumer.partitions))
         for key, consumer in islice(group.consumers.items(), shown)
     ]
     return wire.GroupInfo(

@@ -29,6 +29,7 @@ from notify.requests.refused_appends import MOST_RANGES, REFUSED_BY_DISK, Refuse
 from notify.requests.users import User
 from notify.server.describing import Descriptions, Then
 from notify.server.line import Line
+from notify.server.peer_names import name_fault, role_of, shows
 from notify.server.prepared import Prepared, begun, limits_of
 from notify.settings import WireSettings
 from store.errors import RecordTooLarge, StoreError
@@ -40,6 +41,7 @@ from store.state.changes import (
     GroupAdvanced,
     PeerAppended,
     PeerGone,
+    PeerOwner,
     SessionClosed,
     SessionOpened,
     encode_change,
@@ -70,7 +72,7 @@ class Peer:
         self.member = store.member
         self.role: Role | None = None  # not known yet after a restart
         self.own = OwnNames(ALL)  # what it may name
-        self.namespace = self.user = ""  # the latter of a client, where users are judged
+        self.owner: PeerOwner = (None, "")  # of a client: its user, if users are judged, and its namespace
         self.left_by = b""  # what its delayed messages have to say of that
         self.known_topics: dict[bytes, None] | None = None  # where what it publishes counts for its user
         self.counts_for = ""  # as the log names the user, or clients without one
@@ -234,7 +236,8 @@ class Peer:
         user = self.counts_for if is_client else ""
         counted = self.hub.quotas.take_records(user, self.known_topics, records) if is_client else ()
         newest, refused = max(sequence, self._sequence), self._refused.ranges
-        batch.append(*encode_change(PeerAppended(self.name, newest, refused, is_client, user, counted)))
+        owner = self.owner if is_client else None
+        batch.append(*encode_change(PeerAppended(self.name, newest, refused, is_client, user, counted, owner)))
         batch.end_atomic()
         return batch, changes
 
@@ -335,7 +338,7 @@ class Peers:
         self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
         answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
         hub.consumers.hand_out(answer_bytes - HEAD_ROOM_BYTES, clock)
-        self.groups = GroupRequests(hub.consumers, answer_bytes, clock)
+        self.groups = GroupRequests(hub.consumers, answer_bytes, clock, self._shows)
         self._store_name = store_name
         self._events = RateLimitedLog(log)
         self._ticked_s = now_s = clock()
@@ -356,35 +359,29 @@ class Peers:
 
     def meet(self, hello: Hello, line: Line, is_user: User | None = None) -> tuple[Peer, Welcome] | Refused:
         """A peer comes in. If the store knows it, it has again what it had before."""
-        user = is_user.name if is_user is not None else ""
         if not hello.name:
             return Refused(RefusedReason.BAD_HELLO, "a peer needs a name that no other process has")
         role = Role(hello.role)
         peer = self._peers.get(hello.name)
         if not is_named(hello.namespace):
             return Refused(RefusedReason.BAD_HELLO, f"no namespace is called {hello.namespace!r}")
-        known = self._role_of(hello.name)
-        if known not in (None, role):
-            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of a {known}")
-        if peer is not None and peer.role is not None and peer.user != user:
-            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of another user's client")
+        owner = (is_user.name if is_user is not None else None, hello.namespace)
+        if fault := name_fault(role, owner, *self._known(hello.name)):
+            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} {fault}")
         resumed = peer is not None
         if peer is None:
             peer = Peer(hello.name, LocalStore.join(self.hub, hello.name), self.hub, 0.0)
             self._peers[hello.name] = peer
-        if resumed and role is Role.CLIENT and peer.role is not None and peer.namespace != hello.namespace:
-            return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} is that of another namespace's client")
         if role is Role.CLIENT:
-            peer.namespace, peer.own = hello.namespace, OwnNames(hello.namespace)
+            peer.owner, peer.own = owner, OwnNames(hello.namespace)
         if peer.line is not None:
             peer.line.close("the same peer made another connection")
             peer.lost_line()
             self.hub.withdraw(peer.member)
-        peer.role, peer.user, peer.line, peer.heard_s = role, user, line, self.clock()
+        peer.role, peer.line, peer.heard_s = role, line, self.clock()
         peer.left_by = is_user.left_by if is_user is not None else b""
         if role is Role.CLIENT:
-            said = user if is_user is not None else None
-            peer.known_topics, peer.counts_for = self.hub.quotas.of_client(said, hello.namespace)
+            peer.known_topics, peer.counts_for = self.hub.quotas.of_client(*owner)
         peer.can_describe = role is Role.GATEWAY and DESCRIBING_VERSION in hello.versions
         peer.can_judge = role is Role.GATEWAY and JUDGING_VERSION in hello.versions
         if role is Role.GATEWAY:
@@ -393,14 +390,17 @@ class Peers:
                 self._remember(peer.name)
         return peer, self._welcome(peer, resumed)
 
-    def _role_of(self, name: str) -> Role | None:
-        """Of the peer that has the name, or had it before this store was restarted: no other role may take it."""
-        peer = self._peers.get(name)
+    def _known(self, name: str) -> tuple[Role | None, PeerOwner | None]:
+        """Role and owner of the peer that has the name, or had it as the log says: before its lease ended."""
+        peer, state = self._peers.get(name), self.hub.messages.peers.get(name)
         if peer is not None and peer.role is not None:
-            return peer.role
-        if (state := self.hub.messages.peers.get(name)) is None:
-            return None
-        return Role.CLIENT if state.is_client else Role.GATEWAY
+            return peer.role, peer.owner
+        return role_of(state), state.owner if state is not None else None
+
+    def _shows(self, viewer: str, name: str) -> bool:
+        """Whether a peer may see the name of another one in lists."""
+        peer, (role, owner) = self._peers.get(viewer), self._known(name)
+        return peer is None or peer.role is not Role.CLIENT or name == viewer or shows(peer.owner, role, owner)
 
     def _remember(self, name: str) -> None:
         """Should the store be restarted, a gateway is not to lose its clients because it has not appended so far."""
@@ -425,7 +425,7 @@ class Peers:
             now_ms=messages.now_ms(),
             address=self.settings.advertise,
             max_delay_s=messages.settings.max_delay_s,
-            namespace=peer.namespace,
+            namespace=peer.own.namespace if peer.role is Role.CLIENT else "",
             left_by=peer.left_by,
             counted=int(self.hub.quotas.counted),
             max_changes=self.settings.max_changes_per_publish,

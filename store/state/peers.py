@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from store.log.index import Index
-from store.state.changes import PeerAppended, PeerGone
+from store.state.changes import PeerAppended, PeerGone, PeerOwner
 
 KEY_PREFIX = b"p"
 KEY_END = b"q"
@@ -25,6 +25,7 @@ class PeerState(msgspec.Struct, array_like=True):
     appended_ms: int = 0  # when it did so last
     places: list[tuple[int, int]] = []  # (sequence, log_offset behind its records), oldest first
     lost: tuple[int, int] = (1, 0)  # first and last sequence of those that may not be in the log; a gap of it was there
+    owner: PeerOwner | None = None  # as in PeerAppended
 
     def place(self, sequence: int) -> int | None:
         """log_offset behind the records of a Publish; None if that is not remembered."""
@@ -69,6 +70,7 @@ class PeerStates:
             state.places.append((change.sequence, log_offset))
             del state.places[:-PLACES_KEPT]
             state.lost = lost
+            state.owner = change.owner if change.owner is not None else state.owner
         else:
             self._states[change.name] = PeerState(change.sequence, change.refused, lost=lost)
 

@@ -125,7 +125,9 @@ class GroupList(WireMessage, frozen=True):
 
 
 class ConsumerInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Who it is, how many messages it has, and which partitions are its."""
+    """Who it is, how many messages it has, and which partitions are its. `peer`: empty where a client may not
+    see it: the name is of a client of another user or namespace, or of a gateway, and a tenant asks.
+    """
 
     peer: str
     consumer: str

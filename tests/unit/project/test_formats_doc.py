@@ -39,6 +39,7 @@ from store.state import delayed, group_states, left_by, peers, retained, session
 from store.state.changes import (
     TYPES,
     GroupAdvanced,
+    PeerAppended,
     Progress,
     SessionClosed,
     SessionOpened,
@@ -195,6 +196,13 @@ def test_a_group_of_an_older_version_does_not_say_where_its_queue_ended() -> Non
     )
     assert isinstance(change, GroupAdvanced)
     assert (change.end, change.acked, change.partitions) == (-1, -1, 0)
+
+
+def test_a_peer_of_an_older_version_does_not_say_whose_its_name_is() -> None:
+    older = bytes.fromhex("96a467772d310791920505c2a3646576919503a66c696e652f37080040")
+    change = decode_change(RecordType.PEER_APPENDED, older)
+    assert isinstance(change, PeerAppended)
+    assert (change.sequence, change.user, change.owner) == (7, "dev", None)
 
 
 def examples() -> list[tuple[RecordType, bytes, str]]:
