@@ -2,7 +2,7 @@
 
 cdef enum:
     MESSAGE_NS = 24                 # a message that comes in: 23 to 24; storing it, 37 to 56 more, is not counted
-    BYTES_SHIFT = 2                 # a quarter for each byte: it is copied twice, 0.22 to 1.0 with fresh memory
+    BYTES_SHIFT = 5                 # one for 32 bytes, which take 7 to 27: 16 chunks of 256 KiB end a turn, whatever they weigh
     QUEUE_NS = 15                   # an entry in one more queue, behind another message's: 12 to 16
     NEAR_QUEUES = 1_024             # of so many; in each further one
     FAR_QUEUE_NS = 100              # as after other work, when a queue is not at hand: 129 of 5,000, behind another message 22

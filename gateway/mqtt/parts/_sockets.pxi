@@ -289,6 +289,8 @@ cdef class SocketTransport:
         cdef unsigned char[::1] other
         cdef size_t size = PyByteArray_GET_SIZE(shared)
         cdef ssize_t got
+        if is_link and (<Link>self.protocol).crowding:
+            return 0        # in this turn: its readers are sent what came so far, and that is enough for a send
         if not is_link:
             other = self.protocol.get_buffer(-1)
             data, size = <char *>&other[0], other.shape[0]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import time
+from functools import partial
 
 import pytest
 
+from gateway.mqtt._mqtt import HAS_EPOLL, Sockets
 from gateway.mqtt.codec import encode
-from gateway.mqtt.packets import PingReq, PingResp
+from gateway.mqtt.packets import Connect, PingReq, PingResp, Publish
+from gateway.sessions.connection import Connection, Entrance
 from tests.support.mqtt_bench import Bench, Client, FakeTransport
 
+READ_BYTES = 4_096
 READERS = 300
 MESSAGES = 1_000
 MORE = 8  # turns than few
@@ -183,3 +188,34 @@ def test_queues_for_which_no_time_is_left_are_pulled_from(bench: Bench, monkeypa
     bench.run()
     for reader in readers:
         assert reader.payloads() == [b"0", b"1"] * 3
+
+
+@pytest.mark.skipif(not HAS_EPOLL, reason="this system has no epoll")
+def test_who_publishes_to_a_crowd_is_read_once_in_a_turn(bench: Bench) -> None:
+    """Else sends are twice as large, and each byte costs more."""
+    readers = crowd(bench, Counting, "a/+", 40)
+    if bench.broker.store.weigh is None:
+        return  # how many readers there are is not known here
+    turn = bench.broker.turn
+    sockets = Sockets(turn, bytearray(READ_BYTES), lambda call, *error: bench.loop.call_soon(partial(call, *error)))
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()) as peer:
+        accepted, address = listening.accept()
+        accepted.setblocking(False)
+        publisher = Connection(bench.broker.connections, Entrance(1))
+        sockets.open(accepted.detach(), publisher, address)
+        peer.sendall(encode(Connect("p"), 5))
+        while publisher.session is None:
+            sockets.look()
+            bench.run()
+        count = 5 * READ_BYTES // 100
+        peer.sendall(encode(Publish("a/b", b"x" * 100), 5) * count)
+        most = 0
+        while turn.counters()["received"][0] < count:
+            before = turn.bytes_in
+            sockets.look()
+            bench.run()
+            most = max(most, turn.bytes_in - before)
+        assert 0 < most <= READ_BYTES
+        publisher.transport.abort()
+        bench.run()
+    assert len(readers[0].payloads()) == count
