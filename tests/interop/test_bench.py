@@ -184,7 +184,7 @@ def test_over_tls_and_websocket(scheme: str, sizes: list[int], tmp_path: Path) -
         url = server.urls[0]
         found = run(workload, BrokerAddress.parse(url, trusted.certificate), [], lambda *_: None)
         assert (found.lost, found.refused, found.unacknowledged) == (0, 0, 0)
-        assert found.delivered_per_s > 10
+        assert found.delivered_per_s > 0  # how many is a question of the machine: five of 300 KB may take half a second
         if scheme != "ws":
             run(workload, BrokerAddress.parse(url, is_verified=False), [], lambda *_: None)
             with pytest.raises(BrokerRefuses, match="name whom to trust with --ca"):
