@@ -69,8 +69,7 @@ class Wire:
     async def _end(self) -> None:
         for listening in self._server.sockets:
             self._loop.remove_reader(listening.fileno())
-        for _ in range(FEW_TURNS):  # asyncio forgets the socket of a connection that a closed server is just accepting
-            await asyncio.sleep(0)
+        await _few_turns()  # asyncio forgets the socket of a connection that a closed server is just accepting
         self._server.close()
         self._abort()
         serving = asyncio.all_tasks() - {asyncio.current_task()}
@@ -78,8 +77,7 @@ class Wire:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
         self._abort()  # of connections to the store that came about meanwhile
-        for _ in range(FEW_TURNS):
-            await asyncio.sleep(0)
+        await _few_turns()
 
     def silence(self) -> None:
         """Stop forwarding without closing any connection."""
@@ -100,3 +98,8 @@ class Wire:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _few_turns() -> None:
+    for _ in range(FEW_TURNS):
+        await asyncio.sleep(0)

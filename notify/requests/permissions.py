@@ -44,9 +44,8 @@ _TOPIC_LENGTH = struct.Struct("<H")
 def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) -> list[Permission]:
     """The permissions that a client needs for a frame of RIGHTS, by the names that it knows; empty if it needs none."""
     wanted = RIGHTS[type(frame.message)](frame.message, frame, messages)
-    if names.name and isinstance(
-        frame.message, of_log.QueueOffsets
-    ):  # of its own namespace, as all that it may ask for
+    if names.name and isinstance(frame.message, of_log.QueueOffsets):
+        # These are of its own namespace, as all that it may ask for.
         wanted = [Permission(SUBSCRIBE, topic) for topic in dict.fromkeys(frame.message.topics)]
     return [plain_permission(each, names) for each in wanted] if names.name else wanted
 

@@ -14,6 +14,7 @@ from store.records._columns import verify_each
 from store.records._records import verify
 from store.wire.client_messages import Scan, Scanned, Seek
 from store.wire.log_messages import (
+    MOST_TOPICS,
     LogRead,
     QueueOffsets,
     QueueOffsetsFound,
@@ -29,7 +30,6 @@ from store.wire.log_messages import (
 from store.wire.messages import FailureCode, Sought
 
 READ_BYTES = 1 << 20  # requested at a time, while the bytes before are decoded
-MOST_TOPICS = 500  # in one request: a store refuses more
 MOST_TOPIC_BYTES = 128 << 10
 
 

@@ -27,7 +27,7 @@ import msgspec
 from store.errors import BackupUnusable, FolderUnusable, NotOfThisLog
 from store.files.folder import CHECKPOINT, LOG, missing_above, sync_names
 from store.files.marks import read_marks
-from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, sync_folder
+from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, segment_path, sync_folder
 from store.files.sums import Sum, read_sums
 from store.log.index import fault_of
 from store.mending.foresight import Progress, silent
@@ -159,7 +159,7 @@ def _take_segments(
     for number, file in enumerate(wanted):
         on_progress(file.path.name, number / len(wanted))
         known = segments.get(file.base)
-        path = target / LOG / f"{file.base:020}{SUFFIX}"
+        path = segment_path(target / LOG, file.base)
         if known is not None and known.is_sealed and path.exists() and path.stat().st_size == known.end - known.base:
             done.kept += 1
         else:

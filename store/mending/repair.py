@@ -27,6 +27,7 @@ from store.files.segment import (
     read_header,
     read_records,
     segment_header,
+    segment_path,
     sync_folder,
 )
 from store.files.sums import State, Sum, forget_sum, read_sums, write_sums
@@ -173,7 +174,7 @@ def _divide(folder: DataFolder, path: Path, bounds: dict[int, int]) -> None:
     assert header is not None
     for base in sorted((base for base in bounds if base > header.base), reverse=True):
         size = path.stat().st_size
-        new = _NewFile(folder, path.with_name(f"{base:020}{SUFFIX}"), base, header.base + size)
+        new = _NewFile(folder, segment_path(path.parent, base), base, header.base + size)
         try:
             new.take(path, base - header.base, header.identity, bounds[base])
             new.put()
@@ -372,7 +373,7 @@ def _add_beginning(
         marks.sync()
         ends = [*(base for base, _ in segments[1:]), lost.end]
         for (base, created_ms), end in reversed(list(zip(segments, ends, strict=True))):
-            new = _NewFile(folder, folder.log / f"{base:020}{SUFFIX}", base, end)
+            new = _NewFile(folder, segment_path(folder.log, base), base, end)
             try:
                 new.begin(marks.identity, created_ms)
                 gap = Hole(base + HEADER_BYTES, end, "lost before")

@@ -26,7 +26,7 @@ from store.files.folder import (
 )
 from store.files.marks import Marks
 from store.files.medium import read_part
-from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, read_header, segment_header, sync_folder
+from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, read_header, segment_header, segment_path, sync_folder
 from store.log.index import FORMAT, Index, IndexedLog, fault_of
 from store.mending.backup import BackupManifest, Kept, read_manifest
 from store.mending.foresight import Progress, headers, silent
@@ -122,7 +122,7 @@ def _fill(
 
 def _path(target: Path, kept: Kept) -> Path:
     """The file of a segment in a backup."""
-    return target / LOG / f"{kept.base:020}{SUFFIX}"
+    return segment_path(target / LOG, kept.base)
 
 
 def _without(new: Path, kept: Kept, identity: bytes) -> tuple[int, int]:
@@ -163,7 +163,7 @@ def _leap(folder: Path, start: int, end: int, identity: bytes) -> None:
         size = min(LEAP_BYTES, end - start)
         if 0 < end - start - size < 2 * HEADER_BYTES:
             size -= 2 * HEADER_BYTES
-        _write_gaps(folder / f"{start:020}{SUFFIX}", start, start + size, identity)
+        _write_gaps(segment_path(folder, start), start, start + size, identity)
         start += size
 
 

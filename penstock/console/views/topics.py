@@ -13,12 +13,10 @@ from penstock.console.views.messages import StoredMessage, shown
 from penstock.console.views.rates import Rates
 from penstock.console.views.topic_index import TopicIndex
 from penstock.sdk.errors import ClientError
-from store.wire.log_messages import QueueOffsets, QueueOffsetsFound
+from store.wire.log_messages import MOST_TOPICS, QueueOffsets, QueueOffsetsFound
 
 MOST_INDEXES = 8
 MOST_INDEX_BYTES = 96 << 20
-MOST_AT_ONCE = 500
-"""Topics in one request for counts; the store takes so many."""
 
 
 class TopicRow(Struct):
@@ -100,8 +98,8 @@ class TopicViews:
             permitted = await connection.permitted("subscribe", paths)
             rows = [row for row, is_permitted in zip(rows, permitted, strict=True) if is_permitted]
         topics = [row for row in rows if row.is_topic]
-        for at in range(0, len(topics), MOST_AT_ONCE):
-            await self._count(connection, topics[at : at + MOST_AT_ONCE])
+        for at in range(0, len(topics), MOST_TOPICS):
+            await self._count(connection, topics[at : at + MOST_TOPICS])
         return rows
 
     async def _count(self, connection: StoreConnection, rows: list[TopicRow]) -> None:
