@@ -1,5 +1,6 @@
 """Errors between a store and its users. Each message names the thing and the remedy."""
 
+from store.errors import StoreError
 from store.namespaces import shown
 
 
@@ -9,6 +10,15 @@ class NotifyError(Exception):
 
 class GroupRefused(NotifyError):
     """A group cannot do what a consumer asks."""
+
+
+class LeaseLost(NotifyError, StoreError):
+    """Messages that a member was handed are another one's by now, or done with."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"messages of group {group} are another gateway's by now; clients that wait for them reconnect"
+        )
 
 
 class GroupQuota(GroupRefused):

@@ -15,11 +15,12 @@ from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection
 from gateway.sessions.session import Session
 from notify.api import Placed, Store
-from store.errors import StoreError
+from store.errors import RequestRefused, StoreError
 from store.log.durations import Durations
 from store.ratelimit import RateLimitedLog
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
 from store.state.changes import Change, Progress, SessionClosed, SessionOpened, encode_change
+from store.wire.messages import FailureCode
 
 PUBACK_BYTE, PUBREC_BYTE = 0x40, 0x50
 
@@ -247,8 +248,11 @@ class Journal:
         """The store did not take the append that `mark` stands for, after all."""
         self.release()
         self._events.error("store", "messages refused: %s", error)
+        is_late = isinstance(error, RequestRefused) and error.code == FailureCode.FENCED
         while self._waiting and self._waiting[0].mark <= mark:
-            self._refuse(self._waiting.popleft(), ReasonCode.QUOTA_EXCEEDED)
+            self._refuse(
+                self._waiting.popleft(), ReasonCode.UNSPECIFIED_ERROR if is_late else ReasonCode.QUOTA_EXCEEDED
+            )
 
     def discard(self, mark: int, error: StoreError) -> None:
         """Neither what was appended up to this mark nor what was to be counts."""

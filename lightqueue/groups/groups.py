@@ -10,10 +10,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
 from zlib import crc32
 
 from lightqueue.groups.dead_letters import append_dead_letter
+from lightqueue.groups.popped import NOTHING, PoppedMessages, Range, dealt, ranges_of
 from lightqueue.queues.table import QueueTable
 from store.errors import StoreError
 from store.log.commitlog import CommitLog
@@ -22,7 +22,6 @@ from store.records._records import (
     RecordBatch,
     Records,
     has_flags,
-    lasting_records,
     records_bytes,
     records_from,
     records_size,
@@ -30,7 +29,6 @@ from store.records._records import (
 from store.records.records import Attribute, Record, RecordFlag, decode_attributes, read_records
 from store.state import expiry
 from store.state.changes import GroupAdvanced, GroupDropped, GroupMade, GroupOffsetReset, HeldRange, encode_change
-from store.state.group_leases import Lease
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey, GroupState, GroupStates, Maker
 from store.state.groups import ConsumerKey, Group, PartitionOffset
@@ -61,38 +59,6 @@ class TooManyGroups(StoreError):
 
     def __init__(self) -> None:
         super().__init__(f"{MOST_GROUPS} groups are there already; drop some with `penstock group drop`")
-
-
-class Range(NamedTuple):
-    """Messages that were handed out: from `first` on, this many, for the so many-th time each."""
-
-    serial: int
-    deliveries: int
-    first: int
-    number: int
-
-
-class PoppedMessages(NamedTuple):
-    """Messages for a consumer: `number` records from `place` on, in the order of `ranges`.
-
-    They may lie in the log's memory, so they are good until the next append.
-    """
-
-    ranges: list[Range]
-    read: Records
-    place: int = 0
-    number: int = 0
-
-    @property
-    def records(self) -> bytes:
-        return records_bytes(self.read, self.place, self.number)
-
-    def lasting(self) -> Records:
-        """The records, for longer than that."""
-        return lasting_records(self.read, self.place, self.number)
-
-
-NOTHING = PoppedMessages([], Records(0))
 
 
 class GroupQueue:
@@ -196,7 +162,7 @@ class GroupQueue:
             if places:
                 count += len(places)
                 self._changed_ms = self._changed_ms or now_ms
-                ranges += _ranges(group.hand_out(consumer, places, now_ms, due_ms))
+                ranges += ranges_of(group.hand_out(consumer, places, now_ms, due_ms))
             start = group.look_from(consumer)
             is_full = left_bytes <= 0 or count >= most
             if is_full or start is None or start >= self.queue.next_offset:
@@ -212,12 +178,12 @@ class GroupQueue:
                 read = {}
             else:
                 read = self._find(start, records)
-        return _dealt(ranges, parts, count)
+        return dealt(ranges, parts, count)
 
     def _read(self, start: int, wanted: int, max_bytes: int) -> Records:
-        if self.settings.partitions:
-            return self._owner.queues.read(self.queue, start, LOOK_RECORDS, LOOK_BYTES)
-        return self._owner.queues.read(self.queue, start, min(wanted, self.group.room), max_bytes)
+        is_ordered, room = self.settings.partitions > 0, self.group.room
+        number, size = (LOOK_RECORDS, LOOK_BYTES) if is_ordered else (min(wanted, room), max_bytes)
+        return self._owner.queues.read(self.queue, start, number, size)
 
     def _find(self, start: int, records: Records) -> dict[int, bytes]:
         """Note what was read from `start` on. The messages, by queue_offset, until the next append."""
@@ -253,6 +219,23 @@ class GroupQueue:
         self, serial: int, first: int, count: int, due_ms: int, consumer: ConsumerKey | None = None
     ) -> list[int]:
         return self._said(self.group.change_invisible(serial, first, count, due_ms, consumer))
+
+    def may_take(self, offsets: Iterable[int], peer: str) -> bool:
+        """Whether a peer's consumers may be done with all of these: none is done with, and no other peer has one."""
+        return all(self.group.may_take(place, peer) for place in self._places(offsets))
+
+    def find(self, offsets: Iterable[int], now_ms: int) -> None:
+        """Hold those of these messages that no consumer has: an earlier process handed them out."""
+        for place in self._places(offsets):
+            self.group.find(place, now_ms)
+
+    def _places(self, offsets: Iterable[int]) -> Iterator[PartitionOffset]:
+        """Those of these messages that are in the queue."""
+        for offset in offsets:
+            if not self.settings.partitions and offset < self.queue.next_offset:
+                yield 0, offset
+            elif self.settings.partitions and (data := self._record(offset)):
+                yield next(_partitions(records_from(data, 0), self.settings.partitions)), offset
 
     def took(self, offsets: Iterable[int]) -> None:
         """The log has it already that these are done with."""
@@ -442,29 +425,12 @@ class Groups:
 
     def write(self, found: GroupQueue, now_ms: int) -> None:
         """Have the log say what it does not of a group; if that fails, `found.failure` says why."""
+        found.failure = None
         try:
             found.write(now_ms)
-            found.failure = None
         except StoreError as error:
             found.failure = error
             self._events.warning("group", "group %s: %s", found.state.name, error)
-
-
-def _dealt(ranges: list[Range], parts: list[bytes | Records], count: int) -> PoppedMessages:
-    """The messages of several reads; most of the time it is one."""
-    if not parts:
-        return NOTHING
-    if len(parts) == 1 and isinstance(parts[0], Records):
-        return PoppedMessages(ranges, parts[0], 0, count)
-    data = b"".join(part if isinstance(part, bytes) else records_bytes(part) for part in parts)
-    return PoppedMessages(ranges, records_from(data, 0), 0, count)
-
-
-def _ranges(leases: list[Lease]) -> Iterator[Range]:
-    for lease in leases:
-        ranges = as_ranges(lease.offsets)
-        for first, count in zip(ranges[::2], ranges[1::2], strict=True):
-            yield Range(lease.serial, lease.deliveries, first, count)
 
 
 def _partitions(records: Records, count: int) -> Iterator[int]:

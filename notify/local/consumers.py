@@ -16,11 +16,12 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Protocol
 
-from lightqueue.groups.groups import NO_MAKER, NOTHING, GroupQueue, PoppedMessages
+from lightqueue.groups.groups import NO_MAKER, GroupQueue
+from lightqueue.groups.popped import NOTHING, PoppedMessages
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from notify.beginnings import beginning
-from notify.errors import GroupQuota, GroupRefused
+from notify.errors import GroupQuota, GroupRefused, LeaseLost
 from notify.local.followers import Followers
 from notify.local.member import Member
 from notify.local.user_quotas import NO_QUOTAS, QuotaLimits
@@ -339,7 +340,18 @@ class Consumers:
         for each in taken:
             queue = self._groups.get((each.name, each.topic_filter))
             if queue is not None:
+                queue.find(in_ranges(each.done), self.now_ms())
                 self._groups.write(queue, self.now_ms())
+
+    def check_taken(self, peer: str, taken: Iterable[GroupAdvanced]) -> None:
+        """Raises LeaseLost if a group is not to count messages as done with because a peer says so.
+
+        Another peer may have them by now: if it sends them at QoS 2, they must not come twice.
+        """
+        for each in taken:
+            queue = self._groups.get((each.name, each.topic_filter))
+            if queue is not None and not queue.may_take(in_ranges(each.done), peer):
+                raise LeaseLost(each.name)
 
     def took(self, taken: Iterable[GroupAdvanced]) -> None:
         """The log has it."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 from lightqueue.errors import LightQueueError
-from lightqueue.groups.groups import PoppedMessages
+from lightqueue.groups.popped import PoppedMessages
 from notify.api import LeasedMessages, Receipt
 from notify.errors import GroupRefused
 from notify.local.consumers import Consumer, Consumers, PopRequest

@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Protocol
 
 from lightqueue.errors import LightQueueError
-from lightqueue.groups.groups import GroupQueue, PoppedMessages
+from lightqueue.groups.groups import GroupQueue
+from lightqueue.groups.popped import PoppedMessages
 from notify.errors import GroupRefused
 from notify.local.consumers import Consumer, Consumers, PopReceiver, PopRequest
 from notify.local.own_names import OwnNames

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from notify.errors import LeaseLost
 from notify.local.user_quotas import QuotaExceeded
 from store.errors import RecordTooLarge, StoreError, StoreFull
 from store.wire.messages import FailureCode
@@ -21,7 +22,7 @@ def failure_code(error: Exception) -> FailureCode:
             return FailureCode.STORE_FULL
         case RecordTooLarge():
             return FailureCode.RECORD_TOO_LARGE
-        case Fenced():
+        case Fenced() | LeaseLost():
             return FailureCode.FENCED
         case QuotaExceeded():
             return FailureCode.NOT_ALLOWED

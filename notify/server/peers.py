@@ -254,6 +254,7 @@ class Peer:
         ]
 
     def _check_holders(self, changes: list[Change]) -> None:
+        self.hub.consumers.check_taken(self.name, [each for each in changes if isinstance(each, GroupAdvanced)])
         for change in changes:
             if isinstance(change, GroupAdvanced):
                 continue

@@ -27,9 +27,10 @@ class Lease:
 
 
 class Assignment:
-    """The leases and partitions of one consumer."""
+    """The leases and partitions of one consumer. `peer`: whose it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
         self.leases: dict[Lease, None] = {}
         self.partitions: list[int] = []
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from store.state.changes import HeldRange
 from store.state.group_leases import Assignment, Lease, LeaseAlarms, PartitionCursor, assign_partitions
@@ -58,7 +58,7 @@ class Group:
     def join(self, key: ConsumerKey) -> None:
         """A consumer comes. Of an ordered group it gets its share of the partitions."""
         if key not in self.consumers:
-            self.consumers[key] = Assignment()
+            self.consumers[key] = Assignment(key[0])
             self._rebalance()
 
     def leave(self, key: ConsumerKey, now_ms: int, seen: int | None = None) -> None:
@@ -270,6 +270,40 @@ class Group:
             if offset in self._entries:
                 self.dead.pop(offset, None)
                 self._drop(offset)
+
+    def may_take(self, place: PartitionOffset, peer: str) -> bool:
+        """Whether a peer's consumers may be done with a message: it is not done with, and no other peer has it.
+
+        A store that was killed may have handed it out without the log saying so: then nobody has it here.
+        """
+        partition, offset = place
+        lease = self._entries.get(offset)
+        if lease is not None:
+            return lease.consumer is None or lease.consumer.peer == peer
+        return offset >= self._cursors[partition].position
+
+    def find(self, place: PartitionOffset, now_ms: int) -> None:
+        """Hold a message that a peer may_take() and that is not held, so that the log can say that it is done with.
+
+        What comes before it is held too, and waits for a consumer. Of an ordered group that was done with before.
+        """
+        partition, offset = place
+        cursor = self._cursors[partition]
+        if offset in self._entries:
+            return
+        if self._is_ordered:
+            if cursor.out is not None:
+                self._drop(cursor.out)
+            found = [offset]
+        else:
+            found = list(takewhile(lambda each: each <= offset, cursor.parked))
+            found += self._not_held(range(cursor.next, offset + 1))
+        while cursor.parked and cursor.parked[0] <= offset:
+            cursor.parked.popleft()
+        cursor.next = max(cursor.next, offset + 1)
+        self._has_moved = True
+        self._hold(Lease(found, partition, 0, 0, now_ms))
+        self.run(now_ms)
 
     def change_invisible(
         self, serial: int, first: int, count: int, due_ms: int, key: ConsumerKey | None = None

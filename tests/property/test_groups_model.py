@@ -43,6 +43,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.not_before: dict[int, int] = {}  # rejected ones
         self.settled: set[int] = set()
         self.logged_settled: set[int] = set()
+        self.unlogged: dict[int, str] = {}  # which peer had a message at the last kill, where the log does not say so
+        self.found_bound = 0
 
     # --- what happens
 
@@ -163,6 +165,8 @@ class GroupMachine(RuleBasedStateMachine):
     def kill(self) -> None:
         """What was not written is forgotten, and who has what; what somebody has by the log is his until it is due."""
         self.settled = set(self.logged_settled)
+        held = self.state.entries
+        self.unlogged = {offset: out.consumer[0] for offset, out in self.out.items() if offset not in held}
         self.out = {
             offset: Out(("", ""), serial, due_ms)
             for offset, (due_ms, _, serial, _) in self.state.entries.items()
@@ -172,6 +176,32 @@ class GroupMachine(RuleBasedStateMachine):
             offset: due_ms for offset, (due_ms, _, serial, _) in self.state.entries.items() if not serial
         }
         self.group = Group(self.settings, self.state.positions, self.state.entries)
+
+    @precondition(lambda self: self.unlogged)
+    @rule(data=st.data())
+    def take(self, data: st.DataObject) -> None:
+        """A peer's append says that a message is done with which it was handed before the last kill."""
+        offset = data.draw(st.sampled_from(sorted(self.unlogged)))
+        peer = self.unlogged.pop(offset)
+        place = self.queue[offset], offset
+        held = self.out.get(offset)
+        may = offset not in self.settled and (held is None or held.consumer[0] in ("", peer))
+        assert self.group.may_take(place, peer) is may
+        if not may:
+            return
+        self.group.find(place, self.now_ms)
+        self.found_bound += len(self.queue)
+        done = {offset}
+        if self.settings.partitions:  # it was handed out once these were done with
+            done |= {at for at in range(offset) if self.queue[at] == place[0]}
+        for each in done:
+            self.out.pop(each, None)
+            self.not_before.pop(each, None)
+        self.write()
+        self.say(GroupAdvanced("g", "#", done=(offset, 1)))
+        self.group.took([offset])
+        self.settled |= done
+        self.logged_settled |= done
 
     # --- what holds
 
@@ -185,7 +215,8 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_held_is_bounded(self) -> None:
-        assert self.group.in_flight + self.group.waiting <= self.settings.most_in_flight + self.settings.cursors
+        most = self.settings.most_in_flight + self.settings.cursors + self.found_bound
+        assert self.group.in_flight + self.group.waiting <= most
 
     def teardown(self) -> None:
         """Every message is acked or a dead letter in the end."""
