@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from gateway.delivery.exchange import Exchange
@@ -43,7 +44,7 @@ MANY_QUEUES = (
     256  # grew: sessions that are behind pull in the next turn; one that reads so many pulls a round at a time
 )
 NO_STOP = (1 << 64) - 1  # log_offset
-FAN_OUT_S = 0.001  # that queues that grew may take of one turn; the readers of others pull
+FAN_OUT_S = 0.001  # that queues that grew may take of one turn; others come in the next one
 QUEUES_BY_CLOCK = 16  # between two looks at it
 CATCH_UP_S = 0.002  # that all sessions that are behind may take of one turn, however often they pull in it
 EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each
@@ -69,6 +70,7 @@ class Deliverer:
 
     def __init__(self, core: Core, exchange: Exchange, expander: Expander) -> None:
         self._soon = soon = core.scheduler.soon
+        self._turn = core.turn
         self._store = core.store
         self._settings = core.settings
         self.replays = Replays(core, exchange, self.room)
@@ -79,6 +81,7 @@ class Deliverer:
         self._settling = Steps(self._settle_some, soon)
         self.of_server: dict[Reader, None] = {}  # those of topics that servers write, which come from no queue
         self._ranges: dict[tuple[Queue, int], Records] = {}
+        self._later: list[Queue] = []  # grew as well, and the turn's time was over; the oldest first
         self._lagging: dict[Session, set[Reader]] = {}  # whose queues have more: all of these, and some that did
         self._behind: set[Session] = set()  # have more to read and room to take it
         self._puts_off = self._has_put_off = False  # pulling, in this turn; in the one before
@@ -154,19 +157,26 @@ class Deliverer:
     @property
     def pending(self) -> set[Session]:
         """Sessions that have more to read, and no reason of their own not to."""
-        return self._behind.union(self._waiting_safe, *self._waiting_read.values())
+        later = {reader.session for reader in readers_of(self._later)}
+        return self._behind.union(self._waiting_safe, later, *self._waiting_read.values())
 
     # --- per turn
 
     def grew(self, queues: Iterable[Queue]) -> None:
         """Deliver what is new in these queues, and what is safe by now."""
         if not self._store.has_sessions:
-            self._fell_behind(readers_of(queues))
+            self._fell_behind(readers_of([*self._later, *queues]))
+            self._later = []
             return
         queues = list(queues)
         self._puts_off = self._puts_off or (len(queues) > MANY_QUEUES and not self._has_put_off)
         if len(queues) > MANY_READERS and not self._waiting_read:
             queues = lag_behind(queues, self._lagging, self._behind)
+        if self._later:
+            queues = list(dict.fromkeys(chain(self._later, queues)))
+            self._later = []
+        elif self._turn.is_long and len(queues) > MANY_QUEUES:
+            queues, self._later = [], queues
         safe = self._store.safe
         if safe > self._known_safe:
             self._known_safe = safe
@@ -185,7 +195,7 @@ class Deliverer:
                 continue
             self._fell_behind(self._fan_out(queue, readers, safe))
             if not number % QUEUES_BY_CLOCK and time.perf_counter() >= ends_s:
-                self._fell_behind(readers_of(queues[number + 1 :]))
+                self._later = queues[number + 1 :]
                 self._puts_off = not self._has_put_off
                 self._pulled_s += FAN_OUT_S
                 break
@@ -248,7 +258,7 @@ class Deliverer:
     @property
     def has_more(self) -> bool:
         """Whether some session can go on at once."""
-        return bool(self._behind) and self._store.has_sessions
+        return bool(self._behind or self._later) and self._store.has_sessions
 
     def _pull(self, session: Session, ends_s: float) -> bool:
         """Deliver from all of a session's queues, merged. True if it could go on."""

@@ -1,7 +1,7 @@
 """Matching of topic filters and topic names (MQTT 5 section 4.7). The same file runs interpreted or compiled."""
 
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from store.topics import ANY_LEVEL, ANY_LEVELS, SEPARATOR
 
@@ -32,6 +32,9 @@ def literal_prefix(topic_filter: str) -> str:
     return head.removesuffix(SEPARATOR) if ANY_LEVELS in topic_filter else head
 
 
+NO_CHILDREN: dict[str, Any] = {}  # of all nodes that have none; nothing is put into it
+
+
 class _Node(Generic[Value]):
     """Successive levels of filters, and the nodes below them. There are at most two nodes per filter."""
 
@@ -39,15 +42,27 @@ class _Node(Generic[Value]):
 
     def __init__(self, levels: tuple[str, ...]) -> None:
         self.levels = levels
-        self.children: dict[str, _Node[Value]] = {}  # by the first of their levels
+        self.children: dict[str, _Node[Value]] = NO_CHILDREN  # by the first of their levels
         self.value: Value | None = None
 
     def divide(self, count: int) -> "_Node[Value]":
         """Split off the first `count` levels as a node of their own, with this one, shortened, below it."""
         first: _Node[Value] = _Node(self.levels[:count])
         self.levels = self.levels[count:]
-        first.children[self.levels[0]] = self
+        first.add(self)
         return first
+
+    def add(self, child: "_Node[Value]") -> "_Node[Value]":
+        """Put a node below this one."""
+        if self.children is NO_CHILDREN:
+            self.children = {}
+        self.children[child.levels[0]] = child
+        return child
+
+    def drop(self, child: "_Node[Value]") -> None:
+        del self.children[child.levels[0]]
+        if not self.children:
+            self.children = NO_CHILDREN
 
 
 class FilterTrie(Generic[Value]):
@@ -66,9 +81,9 @@ class FilterTrie(Generic[Value]):
         while levels:
             child = node.children.get(levels[0])
             if child is None:
-                child = node.children[levels[0]] = _Node(levels)
+                child = node.add(_Node(levels))
             elif (same := _in_common(child.levels, levels)) < len(child.levels):
-                child = node.children[levels[0]] = child.divide(same)
+                child = node.add(child.divide(same))
             node, levels = child, levels[len(child.levels) :]
         self._size += node.value is None
         node.value = value
@@ -86,7 +101,7 @@ class FilterTrie(Generic[Value]):
         self._size -= node.value is not None
         node.value = None
         if not node.children:
-            del path[-1].children[node.levels[0]]
+            path[-1].drop(node)
             node = path.pop()
         if path and node.value is None and len(node.children) == 1:  # merge it with its only child
             (child,) = node.children.values()
@@ -118,8 +133,12 @@ class FilterTrie(Generic[Value]):
                     elif end == BEYOND and child.value is not None:
                         found.append(child.value)
         for node in reached[count]:
-            _take(node, found)
-            _take(node.children.get(ANY_LEVELS), found)  # `a/#` matches `a`
+            if node.value is not None:
+                found.append(node.value)
+            if node.children is not NO_CHILDREN:
+                rest = node.children.get(ANY_LEVELS)  # `a/#` matches `a`
+                if rest is not None and rest.value is not None:
+                    found.append(rest.value)
         return found
 
 
@@ -147,11 +166,6 @@ def _after(wanted: tuple[str, ...], levels: list[str], at: int) -> int:
         if at == len(levels) or want not in (ANY_LEVEL, levels[at]):
             return NOWHERE
     return at + 1
-
-
-def _take(node: _Node[Value] | None, found: list[Value]) -> None:
-    if node is not None and node.value is not None:
-        found.append(node.value)
 
 
 def any_of(topic_filters: Iterable[str]) -> Callable[[bytes], bool]:

@@ -10,4 +10,5 @@ cdef enum:
     APPLIED_NS = 5_000              # a message that is retained 3,500 to 3,800, delayed 1,200, and it is appended again when it is due
     NEW_TOPIC_NS = 8_000            # a topic that the store finds neither in memory nor in the index: two look-ups, 7,000
     LOST_NS = 60_000                # a socket whose session is kept with ten subscriptions: 57,000; in a group 20,000, else 5,000 to 8,000
+    WEIGHED_QUEUES = 512            # of which it is looked at who reads them; of more one in a few
     # A reader that shares its packets with others takes nothing for a message. It takes 90 of each turn, and a send.

@@ -32,6 +32,7 @@ cdef enum:
     REMEMBERED_TOPIC_BYTES = 512    # a longer topic name is kept in no table: clients could fill these with 64 KB each
     PACKETS_AT_ONCE = 8_192         # that one link may bring before others have their turn
     WORK_AT_ONCE_NS = 1_000_000     # that all links may take of one turn; a link deals with one packet at least
+    LONG_NS = 2_000_000             # what came in took longer: a topic was met that thousands of filters match
     TURN_NS = 3_000_000             # so long after a turn began links send what they gathered,
     SENT_AT_ONCE_NS = 500_000       # but for so long in any case, before the loop does something else
     CROWD = 32                      # more readers are a crowd: they are sent what they get after all others

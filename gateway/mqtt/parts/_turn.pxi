@@ -54,6 +54,7 @@ cdef class Turn:
     cdef public uint32_t permit_epoch   # what links know of permissions is of this epoch, or is forgotten
     cdef public uint32_t max_user_properties    # of one packet
     cdef uint64_t worked_ns             # that this turn's packets took, or will take of the store
+    cdef readonly bint is_long          # what came in took so much that delivering it had better wait for the next turn
     cdef uint64_t turns                 # so far
     cdef uint64_t began_ns              # when the last one did
     cdef object weigh                   # says to which queues a topic's messages go; None: it is not known here
@@ -213,6 +214,7 @@ cdef class Turn:
         self.scheduled = False
         self.ending = True
         self.feeds = 0
+        self.is_long = self.worked_ns >= LONG_NS
         self.worked_ns = 0
         self.began_ns = now_ns()
         self.turns += 1
