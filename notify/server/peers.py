@@ -22,7 +22,7 @@ from notify.local.own_names import ALL, OwnNames, is_named
 from notify.local.questions import Questions
 from notify.local.store import LocalStore
 from notify.requests import contents
-from notify.requests.client_requests import published
+from notify.requests.client_requests import published, stands_at
 from notify.requests.group_requests import GroupRequests
 from notify.requests.refusals import Fenced, failure_code
 from notify.requests.refused_appends import MOST_RANGES, REFUSED_BY_DISK, RefusedAppends
@@ -203,7 +203,7 @@ class Peer:
         state = messages.peers.get(self.name)
         place = state.place(sequence) if state is not None else None
         unknown = wire.Failed(FailureCode.NO_SUCH_POSITION, "it is stored, but nobody knows any more where")
-        if place is None or place < len(records):
+        if place is None or not stands_at(messages, records, place - len(records)):
             return unknown
         try:
             contents.add_records(RecordBatch(), records, Role.CLIENT, self.limits(limit_bytes))

@@ -407,7 +407,7 @@ class WireConnection(asyncio.Protocol):
             if fault:
                 self.begin_anew(fault)
         unsent_bytes = transport.get_write_buffer_size()
-        if unsent_bytes < self._unsent_bytes:  # slow, but there
+        if unsent_bytes < self._unsent_bytes or conversation.is_judged:  # slow, but there; or not read meanwhile
             self._heard()
         self._unsent_bytes = unsent_bytes
         if conversation.is_full:
