@@ -85,12 +85,18 @@ def narrowed(frame: Frame, names: Namespace = DEFAULT) -> Frame:
     return frame
 
 
-def shown(answer: WireMessage, permits: Permits, names: Namespace = DEFAULT) -> WireMessage:
-    """An answer without the parts that the client may not see."""
+def show(
+    answer: WireMessage, permits: Permits, names: Namespace, then: Callable[[WireMessage], None]
+) -> Iterator[None]:
+    """`then` gets a list of delayed messages without those that the client may not see; a step judges one."""
     if isinstance(answer, wire.DelayedFound):
-        found = [each for each in answer.messages if permits.sees(Permission(SUBSCRIBE, names.plain_topic(each[2])))]
-        return msgspec.structs.replace(answer, messages=found)
-    return answer
+        found = []
+        for each in answer.messages:
+            if permits.sees(Permission(SUBSCRIBE, names.plain_topic(each[2]))):
+                found.append(each)
+            yield
+        answer = msgspec.structs.replace(answer, messages=found)
+    then(answer)
 
 
 def _published(_: Any, frame: Frame, __: MessageStore) -> Iterator[Permission]:
@@ -200,7 +206,7 @@ RIGHTS: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], Iterable[Pe
     **dict.fromkeys(
         (of_group.GroupClose, of_group.Pop, of_group.Ack, of_group.ChangeInvisible, of_group.Reject), _none
     ),
-    # their answers leave out what the client may not see: shown(), and _sees() of group_requests
+    # their answers leave out what the client may not see: show(), and _sees() of group_requests
     **dict.fromkeys((of_group.GroupList, of_group.PausedGroups, wire.ListDelayed), _none),
     # about what the user itself may do
     **dict.fromkeys((of_rights.Rights, of_rights.Permitted), _none),

@@ -16,7 +16,7 @@ import msgspec
 
 from notify.requests import client_requests, group_requests, log_requests, operator_requests, quota_requests, reads
 from notify.requests.locating import locate
-from notify.requests.permissions import narrowed, shown, unstated, wanted_by, why_not
+from notify.requests.permissions import narrowed, show, unstated, wanted_by, why_not
 from notify.requests.rights_requests import RightsRequests
 from notify.requests.users import Permits, User
 from notify.server import long_frames
@@ -116,18 +116,14 @@ class Conversation:
         return self.arrival.meet(hello, self._let_in, self._judged_later, self._held)
 
     def _judged_later(self, answer: Welcome | Refused) -> None:
-        """The end of a handshake that waited."""
-        if not self.is_closing:
-            self._later(lambda: self._begin(self._handshake.answer(answer)))
-            self.wake()
-
-    def _later(self, action: Callable[[], None]) -> None:
-        """Do what an answer allows that came later; check() raises the fault, if there is one."""
+        """The end of a handshake that waited; check() raises the fault, if there is one."""
+        if self.is_closing:
+            return
         try:
-            action()
+            self._begin(self._handshake.answer(answer))
         except WireError as error:
             self.fault = error
-            self.wake()
+        self.wake()
 
     def _let_in(self, hello: Hello, user: User | None) -> Welcome | Refused:
         if self.is_closing:  # it left while it was judged
@@ -221,16 +217,11 @@ class Conversation:
         self._incoming.work = self._begun(frame)
 
     def _begun(self, frame: Frame) -> Iterator[object] | None:
-        if len(frame.records) >= long_frames.LONG_BYTES:
-            return self._begin_long(frame)
-        return _HANDLERS[type(frame.message)](self, frame, frame.message)
-
-    def _begin_long(self, frame: Frame) -> Iterator[object] | None:
-        """Handle a frame with many records: what may take long is done in steps before it is stored."""
-        handle, most = (
-            partial(_HANDLERS[type(frame.message)], self, frame, frame.message),
-            self._peers.append_limit_bytes,
-        )
+        """Handle a frame; with many records: what may take long is done in steps before it is stored."""
+        handle = partial(_HANDLERS[type(frame.message)], self, frame, frame.message)
+        if len(frame.records) < long_frames.LONG_BYTES:
+            return handle()
+        most = self._peers.append_limit_bytes
         if self._is_client and frame.message.sequence > self._known.confirmed:  # type: ignore[attr-defined]
             return long_frames.publish(self._known, frame.records, most, partial(self._held.do, handle))
         cuts = cuts_between_changes(frame.records, long_frames.CHANGES_AT_ONCE)
@@ -270,7 +261,7 @@ class Conversation:
         return not (incoming.data or self._held.waiting or self.is_judged)
 
     def check(self) -> None:
-        """Raises WireError for what _later() found wrong."""
+        """Raises WireError for what was found wrong later."""
         if self.fault is not None:
             fault, self.fault = self.fault, None
             raise fault
@@ -425,8 +416,15 @@ class Conversation:
     def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> WireMessage:
         self._figures.reads += 1
         answer, records = found(frame.message, read, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
-        self._answer(frame.request_id, shown(answer, self.permits, self._known.own.names), records)
+        self._answer(frame.request_id, answer, records)
         return answer
+
+    def _list_delayed(self, frame: Frame, message: wire.ListDelayed) -> Iterator[None]:
+        self._figures.reads += 1
+        listed = partial(reads.list_delayed, self._known.store, message)
+        answer, _ = found(message, listed, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
+        then = partial(self._answer, frame.request_id)
+        return show(answer, self.permits, self._known.own.names, then)
 
     def _locate(self, frame: Frame, message: wire.Locate) -> None:
         locate(self._known.store, message, partial(self._answer, frame.request_id))
@@ -453,9 +451,9 @@ class Conversation:
 
         return RightsRequests(self.permits, self._known.own, waits).do(message, done)
 
-    def _ask_group(self, frame: Frame, message: WireMessage) -> None:
-        self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
+    def _ask_group(self, frame: Frame, message: WireMessage) -> Iterator[None] | None:
         self.wake()  # what was said may be written at once
+        return self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
 
     def _ping(self, _: Frame, __: wire.Ping) -> None:
         self._tell(wire.Pong(self._peers.hub.messages.now_ms()))
@@ -485,6 +483,7 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
     wire.Enough: lambda self, _, message: long_frames.enough(self._events.push, message),
     wire.Locate: Conversation._locate,
     wire.CancelDelayed: Conversation._cancel_delayed,
+    wire.ListDelayed: Conversation._list_delayed,
     wire.Claim: Conversation._claim,
     wire.Release: lambda self, _, message: self._known.store.release(message.client_id),
     wire.Holds: lambda self, _, message: long_frames.holds(self._known, message),
@@ -509,7 +508,6 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
 _FINDS: dict[type[WireMessage], Callable[..., reads.Answer]] = {
     wire.ReadAt: reads.read_positions,
     wire.Retained: reads.find_retained_messages,
-    wire.ListDelayed: reads.list_delayed,
     of_quota.TakeMessage: quota_requests.answer,
     of_quota.TakeSubscriptions: quota_requests.answer,
 }

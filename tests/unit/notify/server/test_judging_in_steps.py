@@ -18,6 +18,17 @@ from store.records._records import RecordBatch
 from store.records.records import RecordFlag, RecordType
 from store.wire import messages as wire
 from store.wire.frames import encode
+from store.wire.group_messages import (
+    Ack,
+    GroupList,
+    GroupOpen,
+    GroupOpened,
+    GroupsListed,
+    Pop,
+    Popped,
+    Receipt,
+    Settled,
+)
 from store.wire.log_messages import MOST_TOPICS, QueueOffsets, QueueOffsetsFound
 from store.wire.messages import FailureCode, Role
 from tests.support.store_protocol_bench import Talk, WireBench, failure
@@ -180,3 +191,58 @@ def test_who_is_not_judged_may(users: StoreUsers) -> None:
     with pytest.raises(StopIteration) as end:
         next(steps)
     assert end.value.value is None
+
+
+def steps_of(talk: Talk, request: wire.WireMessage) -> tuple[int, wire.WireMessage | None]:
+    """In how many steps it is answered, and the answer."""
+    number = talk.ask(request)
+    steps = 0
+    while talk.conversation.is_full:
+        for chunk in talk.conversation.outgoing():
+            talk.take(chunk)
+        talk.conversation.go_on()
+        steps += 1
+        assert steps < 100_000
+    return steps, talk.answer(number)
+
+
+def test_groups_are_listed_one_in_each_step(bench: WireBench, users: StoreUsers) -> None:
+    """A store may have 1,024 of them: with 1,000 rules a list took 0.4 s."""
+    client = connect(bench, users)
+    for number in range(100):
+        for topic_filter in ("line/+", "other"):
+            opened = GroupOpen(f"g{number}", topic_filter, "c", None, "latest")
+            assert isinstance(bench.connect("gw").call(opened), GroupOpened)
+    steps, first = steps_of(client, GroupList("", 0))
+    assert steps >= 200
+    assert isinstance(first, GroupsListed)
+    assert [each.topic_filter for each in first.groups] == ["line/+"] * 100
+    assert not first.more
+    _, rest = steps_of(client, GroupList("", 98))
+    assert isinstance(rest, GroupsListed)
+    assert rest.groups == first.groups[98:]
+
+
+@pytest.mark.parametrize("number", [1, 20])
+def test_messages_are_settled_some_in_each_step(bench: WireBench, number: int) -> None:
+    """65,536 receipts in one Ack took 108 ms. The answer comes behind all of them, and what is stale is told."""
+    client = bench.connect("c", Role.CLIENT)
+    client.call(wire.Publish(1, wire.Wait.STORED), of_topics(0, last=b"line/1") * 4_000)
+    opened = client.call(GroupOpen("g", "line/1", "c", None, "earliest"))
+    assert isinstance(opened, GroupOpened)
+    popped = client.call(Pop(opened.ref, 4_000, 1 << 20, 0, 0))
+    assert isinstance(popped, Popped)
+    ((serial, _, first, count),) = popped.handed
+    assert (first, count) == (0, 4_000)
+    receipts = [Receipt(serial, at, number) for at in range(0, 4_000, number)]
+    steps, answer = steps_of(client, Ack(opened.ref, [*receipts, Receipt(serial + 1, 0, 4_100)]))
+    assert steps >= len(receipts)
+    while answer is None:
+        bench.wait(0.1)
+        client.flush()
+        answer = next((each.message for each in client.frames if isinstance(each.message, Settled)), None)
+    assert isinstance(answer, Settled)
+    assert sum(each.number for each in answer.stale) == 4_100
+    listed = client.call(GroupList("g", 0))
+    assert isinstance(listed, GroupsListed)
+    assert (listed.groups[0].acked_offset, listed.groups[0].in_flight) == (4_000, 0)
