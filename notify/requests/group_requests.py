@@ -64,9 +64,13 @@ class GroupRequests:
 
     def left(self, peer: str) -> None:
         """Forget a peer that is gone."""
+        self.forget_refs(peer)
+        self.consumers.left(peer)
+
+    def forget_refs(self, peer: str) -> None:
+        """Have a peer open its groups again, as the same consumers."""
         for key in [key for key in self._by_key if key[0] == peer]:
             self._refs.pop(self._by_key.pop(key), None)
-        self.consumers.left(peer)
 
     def handle(self, peer: str, receiver: Requester, message: WireMessage, answer: Answer) -> Iterator[None] | None:
         """Answer a request, now or later. What is left to do of it, in steps."""

@@ -365,6 +365,8 @@ class Peers:
             self.hub.withdraw(peer.member)
         peer.role, peer.line, peer.heard_s = role, line, self.clock()
         peer.left_by = is_user.left_by if is_user is not None else b""
+        if is_user is not None:
+            self._forget_refs(peer)
         if role is Role.CLIENT:
             peer.known_topics, peer.counts_for = self.hub.quotas.of_client(*owner)
         peer.can_describe = role is Role.GATEWAY and DESCRIBING_VERSION in hello.versions
@@ -374,6 +376,14 @@ class Peers:
             if self.hub.messages.peers.get(peer.name) is None:
                 self._remember(peer.name)
         return peer, self._welcome(peer, resumed)
+
+    def _forget_refs(self, peer: Peer) -> None:
+        """What a user opened on another connection it opens again, since what it may do can be less by now."""
+        if peer.follows:
+            hub = self.hub
+            self._departures.append(("", Departure(hub.claims, hub.followers, peer.member, peer.follows)))
+            peer.queues, peer.refs, peer.follows = {}, {}, Counter()
+        self.groups.forget_refs(peer.name)
 
     def _known(self, name: str) -> tuple[Role | None, PeerOwner | None]:
         """Role and owner of the peer that has the name, or had it as the log says: before its lease ended."""
