@@ -13,7 +13,8 @@ from notify.local.store import LocalStore
 from notify.requests import log_requests
 from notify.requests.reads import ANSWER_BYTES, Answer, AnswerRoom
 from store.errors import StoreError
-from store.records._records import records_bytes, topic_runs
+from store.log import log_bytes
+from store.records._records import changes_in, records_bytes, topic_runs
 from store.wire import messages as wire
 from store.wire.messages import FailureCode, WireMessage
 
@@ -116,6 +117,16 @@ def _find(store: LocalStore, request: wire.Find, limit_bytes: int) -> Answer:
         room.add(data)
         count += 1
     return wire.Found(before, count), b"".join(room.parts)
+
+
+def stands_at(messages: MessageStore, records: memoryview, log_offset: int) -> bool:
+    """Whether the log has records there that change the topic as often: to find their places costs no more than those
+    did that were stored, which had a bound."""
+    try:
+        stored = log_bytes.read(messages.log, log_offset, len(records))
+    except StoreError:
+        return False
+    return len(stored.data) == len(records) and changes_in(stored.data) == changes_in(records)
 
 
 def published(messages: MessageStore, records: memoryview, log_offset: int) -> wire.Published:

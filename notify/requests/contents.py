@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from store.records._records import RecordBatch
+from store.records._records import RecordBatch, flagged_in
 from store.records.records import (
     RECORD_HEADER_BYTES,
     Attribute,
@@ -46,7 +46,7 @@ MOST_LOG_OFFSET = (1 << 63) - 1
 MOST_PACKET_ID = 65_535
 MOST_INTERVAL_S = 0xFFFFFFFF
 INFLIGHT_BYTES = 10
-_HEADER = struct.Struct("<I21xBHHH")  # length, flags, and sizes of topic, client_id and attributes
+_SIZES = struct.Struct("<26xHHH")  # in a record's header: of topic, client_id and attributes
 MOST_TAKEN = 65_536
 
 
@@ -103,17 +103,14 @@ def left_fault(records: memoryview, left_by: bytes) -> str:
     """Why a client may not append these checked records (empty: it may): its delayed messages must name their user, and
     no MQTT client, by whose rules they would be judged when they are due.
     """
-    at = 0
-    while left_by and at < len(records):
-        length, flags, *_ = header = _HEADER.unpack_from(records, at)
-        if flags & RecordFlag.DELAYED:
-            attributes_at = at + RECORD_HEADER_BYTES + header[2] + header[3]
-            attributes = decode_attributes(bytes(records[attributes_at : attributes_at + header[4]]))
-            if header[3]:
-                return "a delayed message that names an MQTT client"
-            if attributes.get(Attribute.LEFT_BY) != left_by:
-                return "a delayed message that does not say who left it, as Welcome has it (upgrade the client)"
-        at += length
+    for at in flagged_in(records, RecordFlag.DELAYED) if left_by else ():
+        topic_bytes, client_id_bytes, attributes_bytes = _SIZES.unpack_from(records, at)
+        attributes_at = at + RECORD_HEADER_BYTES + topic_bytes + client_id_bytes
+        attributes = decode_attributes(bytes(records[attributes_at : attributes_at + attributes_bytes]))
+        if client_id_bytes:
+            return "a delayed message that names an MQTT client"
+        if attributes.get(Attribute.LEFT_BY) != left_by:
+            return "a delayed message that does not say who left it, as Welcome has it (upgrade the client)"
     return ""
 
 

@@ -26,7 +26,10 @@ from store.wire.messages import Failed, FailureCode
 
 Answer = Callable[[WireMessage, bytes], None]
 
+FAILURES = (GroupRefused, LightQueueError, StoreError)
 SHOWN_CONSUMERS = 100
+RECEIPTS_AT_ONCE, MESSAGES_AT_ONCE = 128, 2_048
+"""To settle a message takes some 0.1 µs where it is one of many, and 2 µs by a receipt of its own."""
 LIST_BYTES = 128 << 10  # of one GroupsListed, about: a frame has room for more
 CONSUMER_BYTES = 600
 INFO_BYTES = 200
@@ -61,25 +64,27 @@ class GroupRequests:
 
     def left(self, peer: str) -> None:
         """Forget a peer that is gone."""
-        for key in [key for key in self._by_key if key[0] == peer]:
-            self._refs.pop(self._by_key.pop(key), None)
+        self.forget_refs(peer)
         self.consumers.left(peer)
 
-    def handle(self, peer: str, receiver: Requester, message: WireMessage, answer: Answer) -> None:
-        """Answer a request, now or later."""
+    def forget_refs(self, peer: str) -> None:
+        """Have a peer open its groups again, as the same consumers."""
+        for key in [key for key in self._by_key if key[0] == peer]:
+            self._refs.pop(self._by_key.pop(key), None)
+
+    def handle(self, peer: str, receiver: Requester, message: WireMessage, answer: Answer) -> Iterator[None] | None:
+        """Answer a request, now or later. What is left to do of it, in steps."""
         topic_filter = getattr(message, "topic_filter", None)
         fault = filter_fault(topic_filter) if topic_filter is not None else ""
         if fault:
             answer(Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}"), b"")
-            return
+            return None
         try:
-            _HANDLERS[type(message)](self, peer, receiver, message, answer)
-        except GroupRefused as error:
-            answer(Failed(FailureCode.NOT_ALLOWED, str(error)), b"")
-        except LightQueueError as error:
-            answer(Failed(FailureCode.NO_SUCH_POSITION, str(error)), b"")
-        except StoreError as error:
+            steps = _HANDLERS[type(message)](self, peer, receiver, message, answer)
+        except FAILURES as error:
             answer(_failed(error), b"")
+            return None
+        return _going_on(steps, answer) if steps is not None else None
 
     # --- requests
 
@@ -122,23 +127,25 @@ class GroupRequests:
             PopRequest(consumer, receiver, message.most, max_bytes, message.invisible_ms, until_s, dealt)
         )
 
-    def _ack(self, peer: str, _: PopReceiver, message: wire.Ack, answer: Answer) -> None:
+    def _ack(self, peer: str, _: PopReceiver, message: wire.Ack, answer: Answer) -> Iterator[None] | None:
         queue = self._consumer(peer, message.ref).queue
-        self._settle(queue, message.receipts, queue.ack, answer)
+        return self._settle(queue, message.receipts, queue.ack, answer)
 
-    def _change_invisible(self, peer: str, _: PopReceiver, message: wire.ChangeInvisible, answer: Answer) -> None:
+    def _change_invisible(
+        self, peer: str, _: PopReceiver, message: wire.ChangeInvisible, answer: Answer
+    ) -> Iterator[None] | None:
         consumer = self._consumer(peer, message.ref)
         due_ms = self.consumers.now_ms() + message.invisible_ms
         change = partial(consumer.queue.change_invisible, due_ms=due_ms, consumer=consumer.key)
-        self._settle(consumer.queue, message.receipts, change, answer)
+        return self._settle(consumer.queue, message.receipts, change, answer)
 
-    def _reject(self, peer: str, _: PopReceiver, message: wire.Reject, answer: Answer) -> None:
+    def _reject(self, peer: str, _: PopReceiver, message: wire.Reject, answer: Answer) -> Iterator[None] | None:
         queue = self._consumer(peer, message.ref).queue
         now_ms = self.consumers.now_ms()
         reject = partial(
             queue.reject, now_ms=now_ms, delay_ms=message.delay_ms, dead=message.dead, unseen=message.unseen
         )
-        self._settle(queue, message.receipts, reject, answer)
+        return self._settle(queue, message.receipts, reject, answer)
 
     def _settle(
         self,
@@ -146,35 +153,50 @@ class GroupRequests:
         receipts: list[wire.Receipt],
         settle: Callable[[int, int, int], list[int]],
         answer: Answer,
-    ) -> None:
-        if sum(each.number for each in receipts) > MOST_ITEMS:
+    ) -> Iterator[None] | None:
+        number = sum(each.number for each in receipts)
+        if number > MOST_ITEMS:
             answer(Failed(FailureCode.BAD_REQUEST, f"more than {MOST_ITEMS} messages at a time"), b"")
-            return
-        stale = [each for receipt in receipts for each in _receipts(receipt.serial, settle(*receipt))]
+            return None
+        stale: list[wire.Receipt] = []
+
+        def steps() -> Iterator[None]:
+            for serial, first, count in _pieces(receipts):
+                stale.extend(_receipts(serial, settle(serial, first, count)))
+                yield
+            self.consumers.said(queue, then)
 
         def then(error: StoreError | None) -> None:
             answer(_failed(error) if error is not None else wire.Settled(stale), b"")
 
-        self.consumers.said(queue, then)
+        if len(receipts) > RECEIPTS_AT_ONCE or number > MESSAGES_AT_ONCE:
+            return steps()
+        for _ in steps():
+            pass
+        return None
 
     def _list(
         self, peer: str, receiver: Requester, message: wire.GroupList | wire.PausedGroups, answer: Answer
-    ) -> None:
+    ) -> Iterator[None]:
+        """A step looks at one group, which the rules judge."""
         found: list[wire.GroupInfo] = []
-        left_bytes = LIST_BYTES
-        listed = self.consumers.listed(message.group)
-        if isinstance(message, wire.PausedGroups):
-            listed = [each for each in listed if each.state.paused]
-        groups = [each for each in listed if _sees(receiver, each)][message.skip :]
-        for queue in groups:
+        left_bytes, skip, more = LIST_BYTES, message.skip, False
+        for queue in self.consumers.listed(message.group):
+            yield
             name = queue.state
-            size = INFO_BYTES + len(name.topic_filter.encode()) + len(name.name.encode())
+            if (isinstance(message, wire.PausedGroups) and not name.paused) or not _sees(receiver, queue):
+                continue
+            if skip:
+                skip -= 1
+                continue
             shown = min(SHOWN_CONSUMERS, len(queue.group.consumers))
-            if found and size + shown * CONSUMER_BYTES > left_bytes:
+            size = INFO_BYTES + len(name.topic_filter.encode()) + len(name.name.encode()) + shown * CONSUMER_BYTES
+            more = bool(found) and size > left_bytes
+            if more:
                 break
-            left_bytes -= size + shown * CONSUMER_BYTES
+            left_bytes -= size
             found.append(info(queue, shown, partial(self._shows, peer)))
-        answer(wire.GroupsListed(found, more=len(found) < len(groups)), b"")
+        answer(wire.GroupsListed(found, more), b"")
 
     def _reset(self, _: str, __: PopReceiver, message: wire.GroupReset, answer: Answer) -> None:
         answer(wire.GroupDone(self.consumers.reset((message.group, message.topic_filter), message.to)), b"")
@@ -188,7 +210,7 @@ class GroupRequests:
         answer(wire.GroupDone(0), b"")
 
 
-_HANDLERS: dict[type[WireMessage], Callable[..., None]] = {
+_HANDLERS: dict[type[WireMessage], Callable[..., Iterator[None] | None]] = {
     wire.GroupOpen: GroupRequests._open,
     wire.GroupClose: GroupRequests._close,
     wire.Pop: GroupRequests._pop,
@@ -233,12 +255,29 @@ def info(queue: GroupQueue, shown: int, shows: Callable[[str], bool]) -> wire.Gr
     )
 
 
+def _going_on(steps: Iterator[None], answer: Answer) -> Iterator[None]:
+    try:
+        yield from steps
+    except FAILURES as error:
+        answer(_failed(error), b"")
+
+
+def _pieces(receipts: list[wire.Receipt]) -> Iterator[tuple[int, int, int]]:
+    for serial, first, number in receipts:
+        for at in range(0, number, MESSAGES_AT_ONCE):
+            yield serial, first + at, min(MESSAGES_AT_ONCE, number - at)
+
+
 def _receipts(serial: int, offsets: list[int]) -> Iterator[wire.Receipt]:
     ranges = as_ranges(offsets)
     for first, number in zip(ranges[::2], ranges[1::2], strict=True):
         yield wire.Receipt(serial, first, number)
 
 
-def _failed(error: StoreError) -> Failed:
+def _failed(error: Exception) -> Failed:
+    if isinstance(error, GroupRefused):
+        return Failed(FailureCode.NOT_ALLOWED, str(error))
+    if isinstance(error, LightQueueError):
+        return Failed(FailureCode.NO_SUCH_POSITION, str(error))
     code = FailureCode.STORE_FULL if isinstance(error, StoreFull) else FailureCode.UNAVAILABLE
     return Failed(code, str(error))

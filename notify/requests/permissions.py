@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from lightqueue.upkeep.dispatching import record_of
 from notify.requests.users import Permission, Permits
 from store.errors import StoreError
 from store.namespaces import DEFAULT, Namespace, is_reserved
+from store.records._records import flagged_in, topic_runs
 from store.records.records import RecordFlag
 from store.state.delayed import DelayedMessage
 from store.wire import group_messages as of_group
@@ -36,18 +37,20 @@ WHOLE_LOG = [
 """A reader of the log itself reads everything in it."""
 MOST_SHOWN = 64  # characters of a user's name in an error
 FROM_NOW = {"now", "latest"}
-_LENGTH = struct.Struct("<I")
 _TOPIC_LENGTH = struct.Struct("<H")
 """In a record's header, see docs/formats.md."""
 
 
-def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) -> list[Permission]:
-    """The permissions that a client needs for a frame of RIGHTS, by the names that it knows; empty if it needs none."""
+def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) -> Iterable[Permission]:
+    """The permissions that a client needs for a frame of RIGHTS, by the names that it knows; empty if it needs none.
+
+    There may be thousands: each is made when it is looked at.
+    """
     wanted = RIGHTS[type(frame.message)](frame.message, frame, messages)
     if names.name and isinstance(frame.message, of_log.QueueOffsets):
         # These are of its own namespace, as all that it may ask for.
-        wanted = [Permission(SUBSCRIBE, topic) for topic in dict.fromkeys(frame.message.topics)]
-    return [plain_permission(each, names) for each in wanted] if names.name else wanted
+        wanted = (Permission(SUBSCRIBE, topic) for topic in dict.fromkeys(frame.message.topics))
+    return (plain_permission(each, names) for each in wanted) if names.name else wanted
 
 
 def unstated(message: WireMessage) -> str:
@@ -82,31 +85,31 @@ def narrowed(frame: Frame, names: Namespace = DEFAULT) -> Frame:
     return frame
 
 
-def shown(answer: WireMessage, permits: Permits, names: Namespace = DEFAULT) -> WireMessage:
-    """An answer without the parts that the client may not see."""
+def show(
+    answer: WireMessage, permits: Permits, names: Namespace, then: Callable[[WireMessage], None]
+) -> Iterator[None]:
+    """`then` gets a list of delayed messages without those that the client may not see; a step judges one."""
     if isinstance(answer, wire.DelayedFound):
-        found = [each for each in answer.messages if permits.sees(Permission(SUBSCRIBE, names.plain_topic(each[2])))]
-        return msgspec.structs.replace(answer, messages=found)
-    return answer
+        found = []
+        for each in answer.messages:
+            if permits.sees(Permission(SUBSCRIBE, names.plain_topic(each[2]))):
+                found.append(each)
+            yield
+        answer = msgspec.structs.replace(answer, messages=found)
+    then(answer)
 
 
-def _published(_: Any, frame: Frame, __: MessageStore) -> list[Permission]:
+def _published(_: Any, frame: Frame, __: MessageStore) -> Iterator[Permission]:
     """Each topic once, however many messages there are."""
     records = frame.records
-    found: dict[tuple[bytes, bool], None] = {}
-    at = 0
-    while at < len(records):
+    for topic in dict.fromkeys(run[0] for run in topic_runs(records)):
+        yield Permission(PUBLISH, topic.decode(errors="replace"))
+    retained: dict[bytes, None] = {}
+    for at in flagged_in(records, RecordFlag.RETAIN):
         (topic_bytes,) = _TOPIC_LENGTH.unpack_from(records, at + 26)
-        topic = bytes(records[at + 40 : at + 40 + topic_bytes])
-        found[topic, bool(records[at + 25] & RecordFlag.RETAIN)] = None
-        at += _LENGTH.unpack_from(records, at)[0]
-    wanted: list[Permission] = []
-    for topic, retain in found:
-        text = topic.decode(errors="replace")
-        wanted.append(Permission(PUBLISH, text))
-        if retain:
-            wanted.append(Permission(RETAIN, text))
-    return wanted
+        retained[bytes(records[at + 40 : at + 40 + topic_bytes])] = None
+    for topic in retained:
+        yield Permission(RETAIN, topic.decode(errors="replace"))
 
 
 def _live(message: Any, _: Frame, __: MessageStore) -> list[Permission]:
@@ -134,8 +137,9 @@ def _pending(message: wire.GetDelayed, _: Frame, messages: MessageStore) -> list
     return [Permission(SUBSCRIBE, topic), Permission(REPLAY, topic)] if topic else []
 
 
-def _topics(message: of_log.QueueOffsets, _: Frame, __: MessageStore) -> list[Permission]:
-    return [READ_LOG if is_reserved(topic) else Permission(SUBSCRIBE, topic) for topic in dict.fromkeys(message.topics)]
+def _topics(message: of_log.QueueOffsets, _: Frame, __: MessageStore) -> Iterator[Permission]:
+    for topic in dict.fromkeys(message.topics):
+        yield READ_LOG if is_reserved(topic) else Permission(SUBSCRIBE, topic)
 
 
 def _whole_log(_: Any, __: Frame, ___: MessageStore) -> list[Permission]:
@@ -173,7 +177,7 @@ def _none(_: Any, __: Frame, ___: MessageStore) -> list[Permission]:
     return []
 
 
-RIGHTS: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], list[Permission]]] = {
+RIGHTS: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], Iterable[Permission]]] = {
     wire.Append: _published,
     wire.Publish: _published,
     wire.Follow: _live,
@@ -202,7 +206,7 @@ RIGHTS: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], list[Permis
     **dict.fromkeys(
         (of_group.GroupClose, of_group.Pop, of_group.Ack, of_group.ChangeInvisible, of_group.Reject), _none
     ),
-    # their answers leave out what the client may not see: shown(), and _sees() of group_requests
+    # their answers leave out what the client may not see: show(), and _sees() of group_requests
     **dict.fromkeys((of_group.GroupList, of_group.PausedGroups, wire.ListDelayed), _none),
     # about what the user itself may do
     **dict.fromkeys((of_rights.Rights, of_rights.Permitted), _none),

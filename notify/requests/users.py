@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -10,6 +10,8 @@ from notify.local.own_names import WHOLE_LOG
 from store.wire.messages import Hello, WireMessage
 
 REMEMBERED = 4_096  # answers about a connection's user; then they are asked again
+REMEMBERED_CHARACTERS = 1 << 18  # of the topics in these
+MOST_PASSES = 2  # a hook's answers count for a while anyway, and a reload ends the connection
 
 
 class Permission(NamedTuple):
@@ -64,6 +66,14 @@ class UserJudge(Protocol):
         """
 
 
+Judging = Generator[bool, None, Permission | None]
+
+
+def _noted(answers: list[bool], heard: Callable[[], None], allowed: bool) -> None:
+    answers.append(allowed)
+    heard()
+
+
 class Permits:
     """The permissions of one connection, as far as asked; each topic is asked once."""
 
@@ -71,6 +81,7 @@ class Permits:
         """`user` None: this store does not authenticate users."""
         self.user = user
         self._known: dict[Permission, bool] = {}
+        self._known_characters = 0
         self._epoch = user.epoch if user is not None else 0
 
     @property
@@ -106,34 +117,39 @@ class Permits:
 
         self.user.ask(wanted, heard)
 
-    def judge(self, wanted: list[Permission], then: Callable[[Permission | None], None]) -> None:
-        """Call `then` with the first refused permission, or None; at once if all are known, else later."""
+    def judging(
+        self, wanted: Callable[[], Iterable[Permission]], waits: Callable[[], None], heard: Callable[[], None]
+    ) -> Judging:
+        """Judge one permission in each step, until one is refused: the result, None if all are allowed.
+
+        A step that yields True `waits` for another server: do the next one once `heard` is called. What was allowed
+        before the rules changed is judged once more by those of then.
+        """
         user = self.user
         if user is None:
-            then(None)
-            return
-        for at, each in enumerate(wanted):
-            allowed = self._decided(user, each)
-            if allowed is None:
-                rest = wanted[at:]
-                user.ask(each, partial(self._heard, rest, then))
-                return
-            if not allowed:
-                then(each)
-                return
-        then(None)
-
-    def _heard(self, rest: list[Permission], then: Callable[[Permission | None], None], allowed: bool) -> None:
-        self._remember(rest[0], allowed)
-        if allowed:
-            self.judge(rest[1:], then)
-        else:
-            then(rest[0])
+            return None
+        for _ in range(MOST_PASSES):
+            epoch = user.epoch
+            for each in wanted():
+                allowed = self._decided(user, each)
+                if allowed is None:
+                    answers: list[bool] = []
+                    self.ask(each, partial(_noted, answers, heard))
+                    while not answers:
+                        waits()
+                        yield True
+                    allowed = answers[0]
+                if not allowed:
+                    return each
+                yield False
+            if user.epoch == epoch:
+                break
+        return None
 
     def _decided(self, user: User, wanted: Permission) -> bool | None:
         if user.epoch != self._epoch:
             self._epoch = user.epoch
-            self._known.clear()
+            self._forget()
         allowed = self._known.get(wanted)
         if allowed is None:
             allowed = user.decide(wanted)
@@ -142,6 +158,11 @@ class Permits:
         return allowed
 
     def _remember(self, wanted: Permission, allowed: bool) -> None:
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
+        self._known_characters += len(wanted.topic)
+        if len(self._known) >= REMEMBERED or self._known_characters > REMEMBERED_CHARACTERS:
+            self._forget()
         self._known[wanted] = allowed
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._known_characters = 0

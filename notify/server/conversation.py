@@ -16,9 +16,9 @@ import msgspec
 
 from notify.requests import client_requests, group_requests, log_requests, operator_requests, quota_requests, reads
 from notify.requests.locating import locate
-from notify.requests.permissions import narrowed, shown, unstated, wanted_by, why_not
+from notify.requests.permissions import narrowed, show, unstated, wanted_by, why_not
 from notify.requests.rights_requests import RightsRequests
-from notify.requests.users import Permission, Permits, User
+from notify.requests.users import Permits, User
 from notify.server import long_frames
 from notify.server.answers import cancelled, following, found
 from notify.server.arrival import Arrival
@@ -32,6 +32,7 @@ from notify.server.peers import Peer, Peers
 from notify.server.safe_answers import SafeAnswers, check_refused
 from store.errors import WireError
 from store.records._records import cuts_between_changes
+from store.wire import log_messages as of_log
 from store.wire import messages as wire
 from store.wire import pace_messages as of_pace
 from store.wire import quota_messages as of_quota
@@ -65,6 +66,7 @@ class Conversation:
         self.arrival = Arrival()
         self._operators: OperatorLine
         self.is_closing = False  # once everything is sent
+        self.is_judged = False  # a frame waits for another server, which says what its user may do
         self.fault: WireError | None = None  # found by an answer that came later
         self.opened_s = self.said_s = peers.clock()
         self._peers = peers
@@ -75,7 +77,6 @@ class Conversation:
         self._is_client = False
         self._applying = peers.hub.messages.applying
         self._held = HeldRequests(self._applying, self.wake)
-        self._is_judged = False  # a frame waits for what its user may do
         self._incoming: Incoming | None = None
         self._credit = Credit(1)
         self._chunks: list[bytes] = []
@@ -115,18 +116,14 @@ class Conversation:
         return self.arrival.meet(hello, self._let_in, self._judged_later, self._held)
 
     def _judged_later(self, answer: Welcome | Refused) -> None:
-        """The end of a handshake that waited."""
-        if not self.is_closing:
-            self._later(lambda: self._begin(self._handshake.answer(answer)))
-            self.wake()
-
-    def _later(self, action: Callable[[], None]) -> None:
-        """Do what an answer allows that came later; check() raises the fault, if there is one."""
+        """The end of a handshake that waited; check() raises the fault, if there is one."""
+        if self.is_closing:
+            return
         try:
-            action()
+            self._begin(self._handshake.answer(answer))
         except WireError as error:
             self.fault = error
-            self.wake()
+        self.wake()
 
     def _let_in(self, hello: Hello, user: User | None) -> Welcome | Refused:
         if self.is_closing:  # it left while it was judged
@@ -155,13 +152,16 @@ class Conversation:
         incoming.begin()
         if waiting:
             self._held.go_on()
-        while self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self._is_judged and not waiting:
+        while self._chunks_bytes < UNSENT_BYTES and not self.is_closing and not self.is_judged and not waiting:
+            if incoming.work is not None:
+                self._known.heard_s = self._peers.clock()  # it is not read meanwhile
+                if not incoming.is_done():
+                    break
+                continue  # what was under way may have come to where it waits
             frame = incoming.next_frame()
             if frame is None:
                 break
-            if waiting:  # what was under way has come to where it waits
-                self._held.do(partial(self._deal_with, frame))
-            elif self._is_client or self._applying.left_bytes:
+            if self._is_client or self._applying.left_bytes:
                 self._deal_with(frame)
             else:
                 self._handle_now(frame)
@@ -170,8 +170,10 @@ class Conversation:
 
     def _deal_with(self, frame: Frame) -> None:
         """Handle a frame, if its peer may ask that: gateways and operators see to it themselves."""
+        incoming = self._incoming
+        assert incoming is not None
         if not self._is_client:
-            self._handle(frame)
+            incoming.work = self._handled(frame)
         elif fault := unstated(frame.message):
             self._refuse_frame(frame, FailureCode.NOT_PERMITTED, fault)
         elif fault := self._known.own.fault(frame.message):
@@ -179,51 +181,48 @@ class Conversation:
         elif too_many := long_frames.too_many_changes(self._known, frame, self._peers.settings):
             self._refuse_frame(frame, FailureCode.BAD_REQUEST, too_many)
         elif self.permits.lets(frame.message):
-            self._handle(frame)
+            incoming.work = self._handled(frame)
         else:
-            self._handle_if_permitted(narrowed(frame, self._known.own.names))
+            incoming.work = self._if_permitted(narrowed(frame, self._known.own.names))
 
-    def _handle_if_permitted(self, frame: Frame) -> None:
-        """Those behind it wait until it is known whether the user may."""
-        self._is_judged = True
-        at_once = True
+    def _if_permitted(self, frame: Frame) -> Iterator[object]:
+        """Judge a frame and handle it, in steps. Those behind it wait until it is known whether the user may."""
 
-        def heard(refused: Permission | None) -> None:
-            self._is_judged = False
-            if self.is_closing:
-                return
-            if refused is None:
-                self._later(lambda: self._handle(frame))
-            else:
-                self._figures.not_permitted += 1
-                self._refuse_frame(frame, FailureCode.NOT_PERMITTED, why_not(refused, self.permits.name))
-            if not at_once:
+        def heard() -> None:
+            self.is_judged = False
+            if not self.is_closing:
                 self.wake()
 
-        self.permits.judge(wanted_by(frame, self._peers.hub.messages, self._known.own.names), heard)
-        at_once = False
+        def waits() -> None:
+            self.is_judged = True
 
-    def _handle(self, frame: Frame) -> None:
-        if type(frame.message) in NEVER_HELD and not self._held.waiting:
-            self._handle_now(frame)
+        wanted = partial(wanted_by, frame, self._peers.hub.messages, self._known.own.names)
+        refused = yield from self.permits.judging(wanted, waits, heard)
+        if refused is None:
+            yield from self._handled(frame) or ()
         else:
-            self._held.do(partial(self._handle_now, frame))
+            self._figures.not_permitted += 1
+            self._refuse_frame(frame, FailureCode.NOT_PERMITTED, why_not(refused, self.permits.name))
+
+    def _handled(self, frame: Frame) -> Iterator[object] | None:
+        """Handle a frame, at once or once it may be. What is left to do of it, in steps."""
+        held = self._held
+        if not held.waiting and (type(frame.message) in NEVER_HELD or not held.is_applying):
+            return self._begun(frame)
+        held.do(partial(self._handle_now, frame))
+        return None
 
     def _handle_now(self, frame: Frame) -> None:
-        incoming, message = self._incoming, frame.message
-        assert incoming is not None
-        if len(frame.records) >= long_frames.LONG_BYTES:
-            incoming.work = self._begin_long(frame)
-        else:
-            incoming.work = _HANDLERS[type(message)](self, frame, message)
+        assert self._incoming is not None
+        self._incoming.work = self._begun(frame)
 
-    def _begin_long(self, frame: Frame) -> Iterator[object] | None:
-        """Handle a frame with many records: what may take long is done in steps before it is stored."""
-        handle, most = (
-            partial(_HANDLERS[type(frame.message)], self, frame, frame.message),
-            self._peers.append_limit_bytes,
-        )
-        if self._is_client:
+    def _begun(self, frame: Frame) -> Iterator[object] | None:
+        """Handle a frame; with many records: what may take long is done in steps before it is stored."""
+        handle = partial(_HANDLERS[type(frame.message)], self, frame, frame.message)
+        if len(frame.records) < long_frames.LONG_BYTES:
+            return handle()
+        most = self._peers.append_limit_bytes
+        if self._is_client and frame.message.sequence > self._known.confirmed:  # type: ignore[attr-defined]
             return long_frames.publish(self._known, frame.records, most, partial(self._held.do, handle))
         cuts = cuts_between_changes(frame.records, long_frames.CHANGES_AT_ONCE)
         if cuts:
@@ -251,7 +250,7 @@ class Conversation:
     def is_full(self) -> bool:
         """Whether it had better not be given more before what it has to say is sent."""
         has_more = bool(self._held.waiting) or (self._incoming is not None and self._incoming.has_more)
-        return has_more and not self.is_closing and not self._is_judged and not self._held.is_blocked
+        return has_more and not self.is_closing and not self.is_judged and not self._held.is_blocked
 
     @property
     def is_idle(self) -> bool:
@@ -259,10 +258,10 @@ class Conversation:
         incoming = self._incoming
         if incoming is None or incoming.frames is not None or incoming.work is not None:
             return False
-        return not (incoming.data or self._held.waiting or self._is_judged)
+        return not (incoming.data or self._held.waiting or self.is_judged)
 
     def check(self) -> None:
-        """Raises WireError for what _later() found wrong."""
+        """Raises WireError for what was found wrong later."""
         if self.fault is not None:
             fault, self.fault = self.fault, None
             raise fault
@@ -270,7 +269,7 @@ class Conversation:
     @property
     def is_waiting(self) -> bool:
         """Whether it is not to be listened to until its user is judged."""
-        return self._is_judged or self._held.is_blocked or self._handshake.is_waiting
+        return self.is_judged or self._held.is_blocked or self._handshake.is_waiting
 
     # --- bytes out
 
@@ -384,6 +383,10 @@ class Conversation:
     def _client_read(self, frame: Frame, message: client_requests.Question) -> None:
         self._reply(frame, lambda limit: client_requests.read(self._known.store, message, limit))
 
+    def _count(self, frame: Frame, message: of_log.QueueOffsets) -> Iterator[None]:
+        self._figures.reads += 1
+        return long_frames.queue_offsets(self._known, message, partial(self._answer, frame.request_id))
+
     @property
     def _known(self) -> Peer:
         assert self.peer is not None
@@ -413,8 +416,15 @@ class Conversation:
     def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> WireMessage:
         self._figures.reads += 1
         answer, records = found(frame.message, read, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
-        self._answer(frame.request_id, shown(answer, self.permits, self._known.own.names), records)
+        self._answer(frame.request_id, answer, records)
         return answer
+
+    def _list_delayed(self, frame: Frame, message: wire.ListDelayed) -> Iterator[None]:
+        self._figures.reads += 1
+        listed = partial(reads.list_delayed, self._known.store, message)
+        answer, _ = found(message, listed, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
+        then = partial(self._answer, frame.request_id)
+        return show(answer, self.permits, self._known.own.names, then)
 
     def _locate(self, frame: Frame, message: wire.Locate) -> None:
         locate(self._known.store, message, partial(self._answer, frame.request_id))
@@ -432,18 +442,18 @@ class Conversation:
 
     def _tell_rights(self, frame: Frame, message: of_rights.Rights | of_rights.Permitted) -> Iterator[None]:
         def waits() -> None:
-            self._is_judged = True
+            self.is_judged = True
 
         def done(answer: WireMessage) -> None:
-            self._is_judged = False
+            self.is_judged = False
             self._answer(frame.request_id, answer)
             self.wake()
 
         return RightsRequests(self.permits, self._known.own, waits).do(message, done)
 
-    def _ask_group(self, frame: Frame, message: WireMessage) -> None:
-        self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
+    def _ask_group(self, frame: Frame, message: WireMessage) -> Iterator[None] | None:
         self.wake()  # what was said may be written at once
+        return self._peers.groups.handle(self._known.name, self, message, partial(self._answer, frame.request_id))
 
     def _ping(self, _: Frame, __: wire.Ping) -> None:
         self._tell(wire.Pong(self._peers.hub.messages.now_ms()))
@@ -473,6 +483,7 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
     wire.Enough: lambda self, _, message: long_frames.enough(self._events.push, message),
     wire.Locate: Conversation._locate,
     wire.CancelDelayed: Conversation._cancel_delayed,
+    wire.ListDelayed: Conversation._list_delayed,
     wire.Claim: Conversation._claim,
     wire.Release: lambda self, _, message: self._known.store.release(message.client_id),
     wire.Holds: lambda self, _, message: long_frames.holds(self._known, message),
@@ -497,11 +508,11 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
 _FINDS: dict[type[WireMessage], Callable[..., reads.Answer]] = {
     wire.ReadAt: reads.read_positions,
     wire.Retained: reads.find_retained_messages,
-    wire.ListDelayed: reads.list_delayed,
     of_quota.TakeMessage: quota_requests.answer,
     of_quota.TakeSubscriptions: quota_requests.answer,
 }
 _HANDLERS |= dict.fromkeys(_FINDS, Conversation._look_up)
 _HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)
+_HANDLERS[of_log.QueueOffsets] = Conversation._count
 _HANDLERS |= dict.fromkeys(operator_requests.REQUESTS, Conversation._operate)
 _HANDLERS |= dict.fromkeys(group_requests.REQUESTS, Conversation._ask_group)

@@ -41,15 +41,24 @@ class Incoming:
     def has_more(self) -> bool:
         return self.frames is not None or self.work is not None or bool(self.data)
 
+    def is_done(self) -> bool:
+        """Go on with the work. Whether nothing is left of it: if not, the time is over, or a step yielded true as it
+        waits for something."""
+        if self.work is None:
+            return True
+        if not self._is_first and time.perf_counter() >= self._ends_s:
+            return False
+        self._is_first = False
+        if any(waits or time.perf_counter() >= self._ends_s for waits in self.work):
+            return False
+        self.work = None
+        return True
+
     def next_frame(self) -> Frame | None:
         """None: nothing more has come, or the time is over. Raises WireError."""
         if not self._is_first and time.perf_counter() >= self._ends_s:
             return None
         self._is_first = False
-        if self.work is not None:
-            if any(time.perf_counter() >= self._ends_s for _ in self.work):
-                return None
-            self.work = None
         while self.frames is not None or self.data:
             if self.frames is None:
                 self.frames = self._reader.read(self.data.popleft())

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
+from lightqueue.reading import replay
 from notify.requests.contents import text_fault
+from notify.requests.refusals import failure_code
 from notify.server.peers import Peer
 from notify.server.push import Push
 from notify.settings import WireSettings
 from store.errors import StoreError, WireError
 from store.records._records import changes_in, topic_runs
+from store.wire import log_messages as of_log
 from store.wire import messages as wire
 from store.wire.frames import Frame
 from store.wire.messages import Role
@@ -98,6 +101,20 @@ def check(peer: Peer, refs: list[int], then: Callable[[list[tuple[int, int]]], N
         ends += peer.ends(refs[at : at + ITEMS_AT_ONCE])
         yield
     then(ends)
+
+
+def queue_offsets(peer: Peer, message: of_log.QueueOffsets, then: Callable[[wire.WireMessage], None]) -> Iterator[None]:
+    """`then` gets the answer. What stands before a log_offset does not change between the steps."""
+    messages, found = peer.hub.messages, []
+    try:
+        for number, topic in enumerate(message.topics, 1):
+            found.append(replay.count_before(messages, topic, message.before))
+            if number % TOPICS_AT_ONCE == 0:
+                yield
+    except StoreError as error:
+        then(wire.Failed(failure_code(error), str(error)))
+    else:
+        then(of_log.QueueOffsetsFound(found))
 
 
 def holds(peer: Peer, message: wire.Holds) -> Iterator[None]:

@@ -22,15 +22,15 @@ from notify.local.own_names import ALL, OwnNames, is_named
 from notify.local.questions import Questions
 from notify.local.store import LocalStore
 from notify.requests import contents
-from notify.requests.client_requests import published
+from notify.requests.client_requests import published, stands_at
 from notify.requests.group_requests import GroupRequests
-from notify.requests.refusals import Fenced, failure_code
+from notify.requests.refusals import failure_code
 from notify.requests.refused_appends import MOST_RANGES, REFUSED_BY_DISK, RefusedAppends
 from notify.requests.users import User
 from notify.server.describing import Descriptions, Then
 from notify.server.line import Line
 from notify.server.peer_names import name_fault, role_of, shows
-from notify.server.prepared import Prepared, begun, limits_of
+from notify.server.prepared import Prepared, begun, in_time, limits_of
 from notify.settings import WireSettings
 from store.errors import RecordTooLarge, StoreError
 from store.ratelimit import RateLimitedLog
@@ -42,7 +42,6 @@ from store.state.changes import (
     PeerAppended,
     PeerGone,
     PeerOwner,
-    SessionClosed,
     SessionOpened,
     encode_change,
 )
@@ -203,7 +202,7 @@ class Peer:
         state = messages.peers.get(self.name)
         place = state.place(sequence) if state is not None else None
         unknown = wire.Failed(FailureCode.NO_SUCH_POSITION, "it is stored, but nobody knows any more where")
-        if place is None or place < len(records):
+        if place is None or not stands_at(messages, records, place - len(records)):
             return unknown
         try:
             contents.add_records(RecordBatch(), records, Role.CLIENT, self.limits(limit_bytes))
@@ -223,13 +222,12 @@ class Peer:
             raise RecordTooLarge(len(records), limit_bytes)
         batch, changes = self.prepared.take(records) or begun(records, self.role, self.limits(limit_bytes))
         if changes:
-            late = self._late_ends(changes)
-            changes = [change for change in changes if change not in late]
-            self._check_holders(changes)
+            self.hub.consumers.check_taken(self.name, [each for each in changes if isinstance(each, GroupAdvanced)])
+            changes, late = in_time(changes, self._is_others)
             if late or any(isinstance(change, SessionOpened) and change.holder != self.name for change in changes):
                 batch = RecordBatch()
                 batch.begin_atomic()
-                contents.add_held_by(batch, records, self.name, {closed.client_id for closed in late})
+                contents.add_held_by(batch, records, self.name, late)
         is_client = self.role is Role.CLIENT
         if is_client and (fault := self.own.fault_of_records(records) or contents.left_fault(records, self.left_by)):
             raise contents.BadContents(fault)
@@ -245,22 +243,8 @@ class Peer:
         """Of its records."""
         return limits_of(self.hub.messages, self.role, size_bytes)
 
-    def _late_ends(self, changes: list[Change]) -> list[SessionClosed]:
-        """Ends of sessions that others have by now: they are left out, and are no fault."""
-        return [
-            change
-            for change in changes
-            if isinstance(change, SessionClosed) and self.hub.claims.holder(change.client_id) not in (None, self.member)
-        ]
-
-    def _check_holders(self, changes: list[Change]) -> None:
-        self.hub.consumers.check_taken(self.name, [each for each in changes if isinstance(each, GroupAdvanced)])
-        for change in changes:
-            if isinstance(change, GroupAdvanced):
-                continue
-            client_id: str = change.client_id  # type: ignore[attr-defined]
-            if self.hub.claims.holder(client_id) not in (None, self.member):
-                raise Fenced(client_id)
+    def _is_others(self, client_id: str) -> bool:
+        return self.hub.claims.holder(client_id) not in (None, self.member)
 
     def refuse(self, sequence: int, answer: wire.Failed) -> wire.Failed:
         """Its user may not: the answer to an Append that is not looked at. One that is stored already is no news."""
@@ -381,6 +365,8 @@ class Peers:
             self.hub.withdraw(peer.member)
         peer.role, peer.line, peer.heard_s = role, line, self.clock()
         peer.left_by = is_user.left_by if is_user is not None else b""
+        if is_user is not None:
+            self._forget_refs(peer)
         if role is Role.CLIENT:
             peer.known_topics, peer.counts_for = self.hub.quotas.of_client(*owner)
         peer.can_describe = role is Role.GATEWAY and DESCRIBING_VERSION in hello.versions
@@ -390,6 +376,14 @@ class Peers:
             if self.hub.messages.peers.get(peer.name) is None:
                 self._remember(peer.name)
         return peer, self._welcome(peer, resumed)
+
+    def _forget_refs(self, peer: Peer) -> None:
+        """What a user opened on another connection it opens again, since what it may do can be less by now."""
+        if peer.follows:
+            hub = self.hub
+            self._departures.append(("", Departure(hub.claims, hub.followers, peer.member, peer.follows)))
+            peer.queues, peer.refs, peer.follows = {}, {}, Counter()
+        self.groups.forget_refs(peer.name)
 
     def _known(self, name: str) -> tuple[Role | None, PeerOwner | None]:
         """Role and owner of the peer that has the name, or had it as the log says: before its lease ended."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from lightqueue.message_store import MessageStore
 from notify.requests.contents import ContentLimits, add_records
+from notify.requests.refusals import Fenced
 from store.records._records import RecordBatch
-from store.state.changes import Change
+from store.state.changes import Change, GroupAdvanced, SessionClosed
 from store.wire.messages import Role
 
 CLOCKS_DIFFER_S = 60
@@ -21,6 +22,21 @@ def begun(records: memoryview, role: Role, limits: ContentLimits) -> Begun:
     batch = RecordBatch()
     batch.begin_atomic()
     return batch, add_records(batch, records, role, limits)
+
+
+def in_time(changes: list[Change], is_others: Callable[[str], bool]) -> tuple[list[Change], set[str]]:
+    """A gateway's changes without the ends of sessions that others have by now, which are no fault; and whose those
+    are. Raises Fenced for another change of such a session."""
+    found: list[Change] = []
+    late: set[str] = set()
+    for change in changes:
+        if isinstance(change, GroupAdvanced) or not is_others(change.client_id):  # type: ignore[attr-defined]
+            found.append(change)
+        elif isinstance(change, SessionClosed):
+            late.add(change.client_id)
+        else:
+            raise Fenced(change.client_id)  # type: ignore[attr-defined]
+    return found, late
 
 
 def limits_of(messages: MessageStore, role: Role | None, size_bytes: int) -> ContentLimits:

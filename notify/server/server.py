@@ -256,6 +256,7 @@ class WireConnection(asyncio.Protocol):
         self._is_writable = True
         self._is_read = True
         self._unsent_bytes = 0
+        self._check_user_s = 0.0
         self._address = "?"
         self._conversation = Conversation(
             server.peers, tokens or server._tokens, server.figures, partial(server.wake, self), server._of_namespaces
@@ -401,13 +402,16 @@ class WireConnection(asyncio.Protocol):
             if now_s - conversation.opened_s > settings.handshake_timeout_s:
                 self._server.found_bad("handshake_timeout", self._address, "it has not said who it is in time")
                 transport.abort()
-        elif now_s - conversation.said_s >= settings.heartbeat_ms / 1000 and self._is_writable:
-            conversation.ping()
-            fault = conversation.permits.fault(time.time_ns() // 1_000_000)
-            if fault:
-                self.begin_anew(fault)
+        else:
+            heartbeat_s = settings.heartbeat_ms / 1000
+            if now_s - conversation.said_s >= heartbeat_s and self._is_writable:
+                conversation.ping()
+            if now_s >= self._check_user_s:  # whether it is idle or has something to say all the time
+                self._check_user_s = now_s + heartbeat_s
+                if fault := conversation.permits.fault(time.time_ns() // 1_000_000):
+                    self.begin_anew(fault)
         unsent_bytes = transport.get_write_buffer_size()
-        if unsent_bytes < self._unsent_bytes:  # slow, but there
+        if unsent_bytes < self._unsent_bytes or conversation.is_judged:  # slow, but there; or not read meanwhile
             self._heard()
         self._unsent_bytes = unsent_bytes
         if conversation.is_full:

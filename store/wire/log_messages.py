@@ -59,7 +59,7 @@ class SeekLog(WireMessage, frozen=True):
 
 
 MOST_TOPICS = 500
-"""Of a QueueOffsets: judging and looking up so many takes some 20 ms."""
+"""Of a QueueOffsets, which is judged and answered in steps."""
 
 
 class QueueOffsets(WireMessage, frozen=True):

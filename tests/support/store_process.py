@@ -27,8 +27,8 @@ class StoreProcess(Part):
         found: list[str] = re.findall(rf"^{pattern}(\S*)", self.log_text(), re.MULTILINE)
         return found[-1]
 
-    def connect(self, name: str, role: Role = Role.GATEWAY, token: str = "") -> WirePeer:
-        peer = WirePeer(self.url, name, role, token)
+    def connect(self, name: str, role: Role = Role.GATEWAY, token: str = "", password: str = "") -> WirePeer:
+        peer = WirePeer(self.url, name, role, token, password)
         self._peers.append(peer)
         return peer
 

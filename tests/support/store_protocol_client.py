@@ -31,14 +31,14 @@ class PeerClosed(WireError):
 class WirePeer:
     """One connection. It answers Pings while it waits for something."""
 
-    def __init__(self, url: str, name: str, role: Role = Role.GATEWAY, token: str = "") -> None:
+    def __init__(self, url: str, name: str, role: Role = Role.GATEWAY, token: str = "", password: str = "") -> None:
         self.url, self.name = url, name
         self.events: list[WireMessage] = []  # what came that was not asked for
         self.pongs = 0
         self._answers: dict[int, Frame] = {}
         self._request_ids = 0
         self.socket = connect(url)
-        handshake = ClientHandshake(Hello([1], role, name, token))
+        handshake = ClientHandshake(Hello([1], role, name, token, password=password))
         try:
             self.socket.sendall(handshake.greeting)
             while handshake.welcome is None:

@@ -432,6 +432,20 @@ def changes_in(data not None):
     return count
 
 
+def flagged_in(data not None, unsigned char flags):
+    """Where checked records without batches stand that have any of these flags: positions in bytes, ascending."""
+    cdef size_t at = 0
+    cdef list places = []
+    cdef const RecordHeader *record
+    cdef const unsigned char[::1] view = lasting(data)
+    while at < <size_t>view.shape[0]:
+        record = <const RecordHeader *>&view[at]
+        if record.flags & flags:
+            places.append(at)
+        at += record.length
+    return places
+
+
 def cuts_between_changes(data not None, Py_ssize_t most):
     """Where to cut records that were not checked so far, so that no piece has more than `most` records that are no
     messages: positions in bytes, ascending. Empty: there are no more than `most`."""

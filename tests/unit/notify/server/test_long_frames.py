@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from notify.requests.refusals import Fenced
 from notify.server import incoming, long_frames, peers, prepared
 from notify.settings import MOST_OF_ONE, WireSettings
 from store.errors import WireError
 from store.records._records import RecordBatch, changes_in, cuts_between_changes
 from store.records.records import RecordFlag, RecordType, read_records
-from store.state.changes import SessionOpened, encode_change
+from store.state.changes import Change, SessionClosed, SessionOpened, encode_change
 from store.wire.base import MOST_ITEMS, MOST_ITEMS_OF_CLIENT
 from store.wire.client_messages import Publish, Published, Wait
 from store.wire.frames import FrameReader, encode
@@ -404,3 +405,24 @@ def test_a_client_names_only_so_many_queues_in_one_frame(tmp_path: Path) -> None
             assert len(reader.feed(encode(message([item] * most), number))) == 1  # type: ignore[list-item]
             with pytest.raises(WireError):
                 reader.feed(encode(message([item] * (most + 1)), number))  # type: ignore[list-item]
+
+
+def test_many_ends_of_sessions_that_others_have_by_now() -> None:
+    """Each was compared with all of them: 5,000 took 166 ms, and four times as many sixteen times that."""
+    compared = 0
+
+    class Counting(SessionClosed, frozen=True):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return self is other
+
+        __hash__ = None  # type: ignore[assignment]
+
+    changes: list[Change] = [Counting(f"c{number}", 3600, False) for number in range(1_000)]
+    kept, late = prepared.in_time([*changes, SessionClosed("own", 3600, False)], lambda client_id: client_id != "own")
+    assert kept == [SessionClosed("own", 3600, False)]
+    assert late == {f"c{number}" for number in range(1_000)}
+    assert compared <= len(kept)
+    with pytest.raises(Fenced):
+        prepared.in_time([SessionOpened("c1", False, 3600)], lambda _: True)
