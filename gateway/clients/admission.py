@@ -199,7 +199,7 @@ class Admission:
             self._refuse(connection, verdict or UNKNOWN, entering.connect)
             return
         assert self._access is not None
-        connect = entering.connect
+        connect, connection.identity = entering.connect, verdict
         if connect.client_id and not self._access.may_be_called(verdict, connect.client_id):
             self._ends(connection)
             refusal = LoginRefused(
@@ -284,11 +284,14 @@ class Admission:
         return ban is not None
 
     def _refuse(self, connection: Connection, refused: LoginRefused, connect: Connect, told: str = "") -> None:
-        """`connect`: what the client said of itself; `told`: what it may know of the reason."""
+        """`connect`: what the client said of itself, `told`: what it may know of the reason. The user that was found is
+        noted; the one that the client says, only while none is.
+        """
         self.refused[refused.reason_code.name.lower()] += 1
         peer = connection.peer
         self._events.warning("auth", "%s: refused: %s", peer, refused.message)
-        user, reason = connect.username or "", refused.message
+        found, reason = connection.identity, refused.message
+        user = (found.account if found is not None else connect.username) or ""
         self._audit.note(AuditEvent.REFUSED, user=user, client_id=connect.client_id, address=peer, reason=reason)
         connection.close(refused.reason_code, told)
 

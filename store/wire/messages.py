@@ -131,6 +131,7 @@ class Welcome(WireMessage, frozen=True, forbid_unknown_fields=False):
     counted: Count = 0
     max_changes: Count = 0  # what one Publish of a client may count as; 0: not said
     log_identity: Annotated[bytes, Meta(max_length=64)] = b""  # that of store.marks; empty: not said
+    user: Name = ""  # whom the store found the client to be, in its namespace; empty: nobody by name
 
     def __post_init__(self) -> None:
         if self.credit_bytes < self.max_frame_bytes:

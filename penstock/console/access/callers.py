@@ -34,8 +34,8 @@ class Caller:
 
     @property
     def user(self) -> str:
-        """The user's name; empty for the open user, and for a token."""
-        return self.credentials.user
+        """The name that the store found, whatever the request says; empty: nobody by name."""
+        return self.connection.user
 
     @property
     def csrf_token(self) -> str:
@@ -63,13 +63,13 @@ class Callers:
         await self._check_open(credentials)
         return Caller(await self._admitted(request, credentials, login), credentials, login)
 
-    async def log_in(self, request: HTTPConnection, credentials: UserCredentials) -> Login:
-        """Begin a login for a page; its cookie is cookie_of(). Raises Problem."""
+    async def log_in(self, request: HTTPConnection, credentials: UserCredentials) -> tuple[Login, str]:
+        """Begin a login for a page; returns it and the name that the store found. Raises Problem."""
         if credentials == OPEN:
             raise Problem(401, "not-admitted", "no user and no password", LOG_IN)
         await self._check_open(credentials)
-        await self._admitted(request, credentials, None)
-        return self.logins.begin(credentials, self._loop.time())
+        connection = await self._admitted(request, credentials, None)
+        return self.logins.begin(credentials, self._loop.time()), connection.user
 
     def _shown(self, request: HTTPConnection) -> tuple[UserCredentials, Login | None]:
         """The credentials of a request. Raises Problem."""

@@ -57,6 +57,16 @@ class StoreConnection(Client):
         return await self.get(self.place.message_id(log_offset))
 
     @property
+    def user(self) -> str:
+        """Whom the store found the user to be, in its namespace; empty: nobody by name."""
+        return self._link.user if self._link is not None else ""
+
+    @property
+    def account(self) -> tuple[str, str]:
+        """The same with its namespace: one person, however he proves who he is."""
+        return self._names.name, self.user
+
+    @property
     def store_ms(self) -> int:
         """Unix time in ms by the store's clock."""
         return self._opened.store_ms
