@@ -176,11 +176,8 @@ class Admission:
     def _count(self, entering: _Entering, username: str, verdict: Identity | LoginRefused) -> None:
         """Note that a client was right or wrong; an address from which too many were is banned."""
         assert self._access is not None
-        attempts, source = self._access.attempts, entering.source
-        if isinstance(verdict, Identity) and verdict.username:
-            attempts.succeeded(source, username)
-        elif isinstance(verdict, LoginRefused) and verdict.is_failure and attempts.failed(source, username, verdict):
-            settings = self._access.settings
+        settings, source = self._access.settings, entering.source
+        if self._access.attempts.note(source, username, verdict):
             until_ms = entering.connection.turn.now_ms + settings.ban_s * 1000
             reason = f"{settings.ban_failures} failed logins"
             self._bans.ban("address", source, until_ms, reason, automatic=True)
@@ -357,6 +354,10 @@ class Admission:
                     self._fails(entering, refused)
                 else:
                     self._say(entering, ReasonCode.CONTINUE_AUTHENTICATION, challenge)
+                return
+            refused = self._access.attempts.refuses(entering.source, exchange.username)
+            if refused is not None and not entering.again:  # others at its address failed meanwhile
+                self._fails(entering, refused)
                 return
             proof = exchange.final(data)
         except ScramFailed as error:
