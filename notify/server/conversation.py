@@ -384,6 +384,10 @@ class Conversation:
     def _client_read(self, frame: Frame, message: client_requests.Question) -> None:
         self._reply(frame, lambda limit: client_requests.read(self._known.store, message, limit))
 
+    def why_banned(self) -> str:
+        """Why a client that was let in may not stay; empty if it is not banned."""
+        return self.arrival.banned(self.permits.user) if self._is_client and not self.is_closing else ""
+
     @property
     def _known(self) -> Peer:
         assert self.peer is not None
