@@ -59,16 +59,20 @@ class Arrival:
         return found[0] if found else None
 
     def _origin_of(self, hello: Hello) -> Origin:
-        """A peer that could be an operator here is believed for whom it asks, so that a console's browsers are not
-        counted as the console.
+        """A peer that could be an operator or a gateway here is believed for whom it asks, so that a console's browsers
+        are not counted as the console.
         """
         if not hello.on_behalf_of:
             return Origin(self.address, self.names)
-        is_let_in = Role.OPERATOR in self.tokens and self.roles.allow(Role.OPERATOR, self.names)
-        token = self.tokens.get(Role.OPERATOR)
-        if is_let_in and (token is None or same_token(token, hello.operator_token)):
+        if any(self._could_be(role, hello) for role in (Role.OPERATOR, Role.GATEWAY)):
             return Origin(hello.on_behalf_of, self.names)
         return Origin(self.address, self.names, hello.on_behalf_of)
+
+    def _could_be(self, role: Role, hello: Hello) -> bool:
+        if role not in self.tokens or not self.roles.allow(role, self.names):
+            return False
+        token = self.tokens[role]
+        return token is None or any(same_token(token, shown) for shown in (hello.operator_token, hello.token))
 
     def banned(self, user: User | None) -> str:
         """Why a client that was let in may not stay; empty if it is not banned."""

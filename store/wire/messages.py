@@ -91,7 +91,7 @@ class Hello(WireMessage, frozen=True, forbid_unknown_fields=False):
     `password` (or a JSON Web Token in its place) say who a client is, to a store that judges what users do.
     `namespace`: the client's; empty: its user's or its token's, else the default one, *: all, by the log's names.
     `on_behalf_of`: the IP address of the browser for which a console asks; failed logins and bans are then that
-    address's if `operator_token` proves that the peer may be an operator.
+    address's if a token shows that the peer could be an operator or a gateway.
     """
 
     versions: Annotated[list[Positive], Meta(min_length=1, max_length=64)]

@@ -16,6 +16,7 @@ from penstock.spark.errors import StoreRefusesUs, StoreUnreachable
 from penstock.spark.store_options import store_of
 from penstock.store_client import StoreClient
 from penstock.sync import Client
+from store.audit import host_of
 from store.wire.log_messages import LogRead, ReadLog
 from store.wire.messages import Role
 from store.wire.operator_messages import AddBan, LiftBan, OperatorDone
@@ -36,7 +37,7 @@ topics = ["#", "$dead/#"]
 class Doors:
     """A store with users bob and root, at its port."""
 
-    def __init__(self, folder: Path, with_users: bool = True, **settings: object) -> None:
+    def __init__(self, folder: Path, with_users: bool = True, **settings: Any) -> None:
         files: dict[str, object] = {}
         if with_users:
             (folder / "rules.toml").write_text(RULES)
@@ -77,6 +78,8 @@ class Doors:
     def audit(self, event: str, **fields: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in (self.store.data / "audit.jsonl").read_text().splitlines()]
         wanted = {"event": event, **fields}
+        for line in lines:  # without the port
+            line["address"] = host_of(line.get("address", ""))
         return [line for line in lines if all(line.get(name) == value for name, value in wanted.items())]
 
     def close(self) -> None:
@@ -89,8 +92,8 @@ class Doors:
 def start(tmp_path: Path) -> Iterator[Any]:
     started: list[Doors] = []
 
-    def begin(**settings: object) -> Doors:
-        started.append(Doors(tmp_path, **settings))  # type: ignore[arg-type]
+    def begin(**settings: Any) -> Doors:
+        started.append(Doors(tmp_path, **settings))
         return started[-1]
 
     yield begin

@@ -147,7 +147,7 @@ async def bans(
     "/bans", summary="Ban an address, a network, a user or a client identifier", status_code=204, tags=["bans"]
 )
 async def add_ban(request: Request, caller: Asking, wanted: NewBan) -> Response:
-    """Its connections end."""
+    """Its connections end. A ban of an address or a user holds at all doors: MQTT, the store's port, and here."""
     value = normal_ban(wanted.kind, wanted.value)
     message = of_operator.AddBan(wanted.kind, value, wanted.for_s, wanted.reason, by(request, caller))
     await console_of(request).admin.ask(caller.connection, message, of_operator.OperatorDone)

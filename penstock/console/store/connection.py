@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 from penstock.sdk.client import Client
@@ -25,6 +26,10 @@ class StoreConnection(Client):
     """When it was used last, in seconds of the loop's clock."""
     holders = 0
     """Streams that are open on it."""
+
+    def asks_for(self, address: str, operator_token: str) -> None:
+        """Have the store count and ban the browser at this address, not the console. Call it before connect()."""
+        self._credentials = replace(self._credentials, on_behalf_of=address, operator_token=operator_token)
 
     async def request(self, message: WireMessage, kind: type[M]) -> tuple[M, memoryview]:
         """An answer of the wire and the records behind it. Raises a ClientError."""
