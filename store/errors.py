@@ -179,6 +179,8 @@ class WireError(StoreError):
 class HandshakeRefused(StoreError):
     """The store does not let this peer in."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, retry_s: int = 0) -> None:
+        """`retry_s`: after so many seconds it may; 0: not known."""
         self.reason = reason
+        self.retry_s = retry_s
         super().__init__(f"the store refused the connection ({reason}): {message}")

@@ -73,8 +73,7 @@ class Guard:
         self._denied(connection, client_id, f"subscription to {topic_filter} taken away")
 
     def _denied(self, connection: Connection, client_id: str, reason: str) -> None:
-        user = connection.identity.username if connection.identity is not None else ""
-        address = connection.peer
+        user, address = connection.username, connection.peer
         self._audit.note(AuditEvent.DENIED, user=user, client_id=client_id, address=address, reason=reason)
 
     # --- publishing

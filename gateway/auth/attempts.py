@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from math import ceil, floor
 
-from gateway.auth.identity import LoginRefused
+from gateway.auth.identity import UNKNOWN, Identity, LoginRefused, Verdict
 from gateway.auth.settings import AuthSettings
 from gateway.auth.sources import is_loopback
+from gateway.auth.under_way import UnderWay
 from gateway.mqtt.reason_codes import ReasonCode
 
 MOST_COUNTED = 20_000
@@ -67,8 +69,13 @@ class Counts:
 class Attempts:
     """Owner of these counts."""
 
-    def __init__(self, settings: AuthSettings, clock: Callable[[], float]) -> None:
-        """`clock` is in seconds, and monotonic."""
+    def __init__(
+        self,
+        settings: AuthSettings,
+        clock: Callable[[], float],
+        soon: Callable[[Callable[[], None]], object] = lambda then: then(),
+    ) -> None:
+        """`clock` is in seconds, and monotonic; `soon` runs a function in a later turn of the loop."""
         window_s = settings.failure_window_s
         self._settings = settings
         self._clock = clock
@@ -78,6 +85,7 @@ class Attempts:
         self._slow = Counts(SLOW_AFTER, window_s)
         self._until_ban = Counts(settings.ban_failures, window_s)
         self._right: OrderedDict[int, None] = OrderedDict()
+        self.under_way = UnderWay(self.room, soon)
         self.limited: Counter[str] = Counter(dict.fromkeys(LIMITS, 0))
         self.failures = 0
 
@@ -96,6 +104,39 @@ class Attempts:
         return LoginRefused(
             "too many failed logins; try again later", ReasonCode.CONNECTION_RATE_EXCEEDED, is_failure=True
         )
+
+    def room(self, source: str, user: str) -> dict[Hashable, int]:
+        """By limit that holds for an attempt, how many more may fail before it is reached."""
+        now_s, user = self._clock(), _short(user)
+        limits: list[tuple[str, Counts, Hashable]] = [("user_at_address", self._of_pair, (source, user))]
+        if self._is_counted(source):
+            limits.append(("address", self._of_address, source))
+        if hash((source, user)) not in self._right:
+            limits.append(("user", self._of_user, user))
+        return {(by, key): floor(each.most - each.level(key, now_s)) for by, each, key in limits if each.most}
+
+    def note(self, source: str, user: str, verdict: Verdict) -> bool:
+        """Count how a login ended. True: its address must be banned now."""
+        if isinstance(verdict, Identity):
+            if verdict.username:
+                self.succeeded(source, user)
+            return False
+        refused = verdict or UNKNOWN
+        return refused.is_failure and self.failed(source, user, refused)
+
+    def retry_s(self, source: str, user: str) -> int:
+        """After how many seconds an attempt is looked at again that is refused now."""
+        now_s, user, settings = self._clock(), _short(user), self._settings
+        waits = [
+            (each.level(key, now_s) - each.most + 1) * window_s / each.most
+            for each, key, window_s in (
+                (self._of_pair, (source, user), settings.failure_window_s),
+                (self._of_address, source, settings.failure_window_s if self._is_counted(source) else 0),
+                (self._of_user, user, 0 if hash((source, user)) in self._right else USER_WINDOW_S),
+            )
+            if each.most
+        ]
+        return max(1, ceil(max(waits, default=0)))
 
     def is_slow(self, source: str) -> bool:
         """Whether attempts of other addresses come first."""

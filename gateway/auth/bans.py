@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
 from gateway.auth.errors import AuthError
 from gateway.auth.sources import REMEMBERED_ADDRESSES, Address, Network, parse_address
+from store.wire.operator_messages import BanInfo
 
 BanKind = Literal["address", "user", "client_id"]
 BAN_KINDS: tuple[BanKind, ...] = get_args(BanKind)
@@ -52,6 +53,7 @@ class Bans:
         self._prefixes: Counter[tuple[int, int]] = Counter()  # number of bans by (IP version, bits)
         self.refused: Counter[str] = Counter(dict.fromkeys(BAN_KINDS, 0))
         self._tell_automatic = tell_automatic
+        self._is_told = False  # what is set comes from the store
 
     def __len__(self) -> int:
         return len(self._bans)
@@ -75,9 +77,20 @@ class Bans:
             place = _place(ipaddress.ip_network(value))
             self._networks[place] = ban
             self._prefixes[place[:2]] += 1
-        if automatic:
+        if automatic and not self._is_told:
             self._tell_automatic(ban)
         return ban
+
+    def take(self, bans: Iterable[BanInfo], lifted: Iterable[tuple[BanKind, str]]) -> None:
+        """The store's bans were set and lifted. Raises AuthError."""
+        self._is_told = True
+        try:
+            for kind, value in lifted:
+                self.lift(kind, value)
+            for each in bans:
+                self.ban(each.kind, each.value, each.until_ms or None, each.reason, each.automatic)
+        finally:
+            self._is_told = False
 
     def lift(self, kind: BanKind, value: str) -> bool:
         """Lift a ban. False: there is none with this value. Raises AuthError."""

@@ -62,6 +62,7 @@ class EarlyLogin:
         "_answer",
         "_credentials",
         "_early",
+        "_ended",
         "_has_had_turn",
         "_has_verified",
         "_is_early",
@@ -81,6 +82,7 @@ class EarlyLogin:
         self._has_had_turn = False
         self._has_verified = False
         self._verdict: Verdict = None
+        self._ended: Callable[[], None] | None = None  # tells that the verification is not under way any more
 
     def begin(self) -> None:
         self._credentials.attempt.waits(self._cancel)
@@ -103,17 +105,32 @@ class EarlyLogin:
             self._answer = None
             self._logins.end(self._credentials)
 
+    def _leave(self) -> None:
+        """End because the client left before there was room."""
+        self._answer = None
+        self._logins.end(self._credentials)
+
     def _tell(self, verdict: Verdict) -> None:
         answer, self._answer = self._answer, None
         self._logins.end(self._credentials)
         if answer is not None:
             answer(verdict)
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
 
     # --- early
 
     def _verify_early(self) -> None:
+        """Verify the password now, if it may be wrong without passing a limit; else it has its turn alone."""
+        attempts, credentials = self._logins.attempts, self._credentials
+        if attempts.refuses(credentials.source, credentials.username or "") is None:
+            self._ended = attempts.under_way.begin(credentials, None)
+        if self._ended is None:
+            self._logins.early.done(slow=False)
+            return
         self._is_early = True
-        self._logins.verifier.verify(self._credentials, self._heard_early)
+        self._logins.verifier.verify(credentials, self._heard_early)
 
     def _heard_early(self, verdict: Verdict) -> None:
         self._logins.early.done(slow=False)
@@ -137,7 +154,20 @@ class EarlyLogin:
             logins.verifier.pretend(credentials, self._pretended)
         else:
             self._early.cancel()
-            logins.verifier.verify(credentials, self._heard_in_turn)
+            self._ended = logins.attempts.under_way.begin(credentials, self._wait_again)
+            if self._ended is None:
+                credentials.attempt.waits(self._leave)
+                logins.queue.done(slow=True)
+            else:
+                logins.verifier.verify(credentials, self._heard_in_turn)
+
+    def _wait_again(self) -> None:
+        """There was no room for it in its turn; there may be now."""
+        if self._answer is None:
+            return
+        self._turn = Job(self._turn.source, self._turn.user, self._have_turn)
+        self._credentials.attempt.waits(self._cancel)
+        self._logins.queue.put(self._turn, slow=True)
 
     def _pretended(self) -> None:
         self._logins.queue.done(slow=True)
@@ -146,5 +176,5 @@ class EarlyLogin:
             self._tell(self._verdict)
 
     def _heard_in_turn(self, verdict: Verdict) -> None:
-        self._logins.queue.done(slow=True)
         self._tell(verdict)
+        self._logins.queue.done(slow=True)

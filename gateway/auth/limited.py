@@ -77,10 +77,24 @@ class Limited:
             return
 
         def heard(verdict: Verdict) -> None:
+            answer(verdict)  # which counts a failure, before the next job is begun
             self._queue.done(slow)
-            answer(verdict)
 
         if refused is not None:
             heard(refused)
         elif not self._inner.recall(credentials, heard):
-            self._inner.verify(credentials, heard)
+            self._verify(credentials, answer, slow)
+
+    def _verify(self, credentials: Credentials, answer: Answer, slow: bool) -> None:
+        """Verify, unless as many are under way as may fail: then once one of them has ended."""
+        ended = self._attempts.under_way.begin(credentials, lambda: self._wait(credentials, answer))
+        if ended is None:
+            self._queue.done(slow)
+            return
+
+        def heard(verdict: Verdict) -> None:
+            answer(verdict)
+            ended()
+            self._queue.done(slow)
+
+        self._inner.verify(credentials, heard)

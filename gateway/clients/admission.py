@@ -176,11 +176,8 @@ class Admission:
     def _count(self, entering: _Entering, username: str, verdict: Identity | LoginRefused) -> None:
         """Note that a client was right or wrong; an address from which too many were is banned."""
         assert self._access is not None
-        attempts, source = self._access.attempts, entering.source
-        if isinstance(verdict, Identity) and verdict.username:
-            attempts.succeeded(source, username)
-        elif isinstance(verdict, LoginRefused) and verdict.is_failure and attempts.failed(source, username, verdict):
-            settings = self._access.settings
+        settings, source = self._access.settings, entering.source
+        if self._access.attempts.note(source, username, verdict):
             until_ms = entering.connection.turn.now_ms + settings.ban_s * 1000
             reason = f"{settings.ban_failures} failed logins"
             self._bans.ban("address", source, until_ms, reason, automatic=True)
@@ -199,7 +196,7 @@ class Admission:
             self._refuse(connection, verdict or UNKNOWN, entering.connect)
             return
         assert self._access is not None
-        connect = entering.connect
+        connect, connection.identity = entering.connect, verdict
         if connect.client_id and not self._access.may_be_called(verdict, connect.client_id):
             self._ends(connection)
             refusal = LoginRefused(
@@ -284,11 +281,14 @@ class Admission:
         return ban is not None
 
     def _refuse(self, connection: Connection, refused: LoginRefused, connect: Connect, told: str = "") -> None:
-        """`connect`: what the client said of itself; `told`: what it may know of the reason."""
+        """`connect`: what the client said of itself, `told`: what it may know of the reason. The user that was found is
+        noted; the one that the client says, only while none is.
+        """
         self.refused[refused.reason_code.name.lower()] += 1
         peer = connection.peer
         self._events.warning("auth", "%s: refused: %s", peer, refused.message)
-        user, reason = connect.username or "", refused.message
+        found, reason = connection.identity, refused.message
+        user = (found.account if found is not None else connect.username) or ""
         self._audit.note(AuditEvent.REFUSED, user=user, client_id=connect.client_id, address=peer, reason=reason)
         connection.close(refused.reason_code, told)
 
@@ -354,6 +354,10 @@ class Admission:
                     self._fails(entering, refused)
                 else:
                     self._say(entering, ReasonCode.CONTINUE_AUTHENTICATION, challenge)
+                return
+            refused = self._access.attempts.refuses(entering.source, exchange.username)
+            if refused is not None and not entering.again:  # others at its address failed meanwhile
+                self._fails(entering, refused)
                 return
             proof = exchange.final(data)
         except ScramFailed as error:

@@ -26,26 +26,18 @@ class BanSweep:
         self._store = core.store.bans
         self._soon = core.scheduler.soon
         self._events = core.events
-        self._is_told = False  # the ban that is being set comes from the store
         self.bans = Bans(self._made)
         self.take([info_of(state) for state in self._store.in_force()], [], ())
 
     def _made(self, ban: Ban) -> None:
-        if not self._is_told:
-            self._store.made(ban.kind, ban.value, ban.until_ms or 0, ban.reason)
+        self._store.made(ban.kind, ban.value, ban.until_ms or 0, ban.reason)
 
     def take(self, bans: Iterable[BanInfo], lifted: Iterable[tuple[BanKind, str]], here: Iterable[Connection]) -> None:
         """Bans were set and lifted. Those of the connections that are `here` are looked at, in steps."""
-        self._is_told = True
         try:
-            for kind, value in lifted:
-                self.bans.lift(kind, value)
-            for each in bans:
-                self.bans.ban(each.kind, each.value, each.until_ms or None, each.reason, each.automatic)
+            self.bans.take(bans, lifted)
         except AuthError as error:
             self._events.error("ban", "a ban of the store's is not in force here: %s", error)
-        finally:
-            self._is_told = False
         if bans:
             Steps(partial(self._look_at_some, deque(here)), self._soon).start()
 

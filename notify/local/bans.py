@@ -28,6 +28,7 @@ class LocalBans:
         self._tell = tell
         self._states = messages.bans
         self._changed: dict[BanKey, None] = {}
+        self._watchers: list[Callable[[BansTold], object]] = []
         self._states.changed = lambda key: self._changed.setdefault(key, None)
         self._second = 0
         self._made = 0
@@ -35,6 +36,10 @@ class LocalBans:
     def in_force(self) -> list[BanState]:
         now_ms = self._messages.now_ms()
         return [state for state in self._states if state.holds(now_ms)]
+
+    def watch(self, told: Callable[[BansTold], object]) -> None:
+        """`told` is called with each later change."""
+        self._watchers.append(told)
 
     def made(self, kind: BanKind, value: str, until_ms: int, reason: str, by: str = "this process") -> None:
         second = self._messages.now_ms() // 1_000
@@ -71,7 +76,10 @@ class LocalBans:
         changed, self._changed = self._changed, {}
         found = {key: self._states.get(key) for key in changed}
         came = [info_of(state) for state in found.values() if state is not None]
-        self._tell(BansTold(came, [key for key, state in found.items() if state is None], False))
+        told = BansTold(came, [key for key, state in found.items() if state is None], False)
+        self._tell(told)
+        for watcher in self._watchers:
+            watcher(told)
 
     def _note(self, event: AuditEvent, kind: BanKind, value: str, reason: str) -> None:
         address = value if kind == "address" else ""

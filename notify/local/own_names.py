@@ -40,6 +40,10 @@ class OwnNames:
         """How the client knows what the log has."""
         return self._names if self._names is not None else DEFAULT
 
+    def user(self, account: str) -> str:
+        """How the client knows a user of the log, if that is one of its namespace."""
+        return account.removeprefix(f"{self.names.prefix}/") if self.names.name else account
+
     def has_topic(self, topic: str) -> bool:
         return self._names is None or self._names.has_topic(topic)
 

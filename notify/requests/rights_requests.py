@@ -40,9 +40,8 @@ class RightsRequests:
 
     def _rights(self, found: list[bool]) -> of_rights.RightsTold:
         names = self._own.names
-        user = self._permits.name.removeprefix(f"{names.prefix}/") if names.name else self._permits.name
         is_admin, reads_log = found[0] and not names.name, all(found[1:]) and not names.name
-        return of_rights.RightsTold(user, self._own.namespace, is_admin, reads_log)
+        return of_rights.RightsTold(self._own.user(self._permits.name), self._own.namespace, is_admin, reads_log)
 
     def _plain(self, action: str, topic: str) -> Permission | None:
         """None: it is of another namespace."""

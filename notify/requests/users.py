@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from notify.local.own_names import WHOLE_LOG
-from store.wire.messages import Hello, WireMessage
+from store.wire.messages import Hello, Refused, WireMessage
 
 REMEMBERED = 4_096  # answers about a connection's user; then they are asked again
 REMEMBERED_CHARACTERS = 1 << 18  # of the topics in these
@@ -57,13 +58,25 @@ class User(Protocol):
         """Why the connection must end; empty if it may stay."""
 
 
-class UserJudge(Protocol):
-    """Authenticates clients."""
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a client comes from. `names`: those of its certificate."""
 
-    def admit(self, hello: Hello, address: str, names: tuple[str, ...], answer: Callable[[User | str], None]) -> None:
-        """Call `answer` once, from the loop: with the user, or the reason of a refusal. `names`: from its
-        certificate.
-        """
+    address: str = ""
+    """By which it is counted and banned: its own, or that of the browser for which a console asks."""
+    names: tuple[str, ...] = ()
+    claimed: str = ""
+    """An address for which it says to ask without proving that it may: if it is banned, so is the client."""
+
+
+class UserJudge(Protocol):
+    """Authenticates clients, and refuses those that are banned or failed too often."""
+
+    def admit(self, hello: Hello, origin: Origin, answer: Callable[[User | Refused | None], None]) -> None:
+        """Call `answer` once, from the loop: with the user (None: users are not judged), or a refusal."""
+
+    def banned(self, origin: Origin, account: str) -> str:
+        """Why a client may not stay; empty if it is not banned. `account`: its user, as the log names it."""
 
 
 Judging = Generator[bool, None, Permission | None]

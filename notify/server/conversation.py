@@ -193,9 +193,7 @@ class Conversation:
             if not self.is_closing:
                 self.wake()
 
-        def waits() -> None:
-            self.is_judged = True
-
+        waits = partial(setattr, self, "is_judged", True)
         wanted = partial(wanted_by, frame, self._peers.hub.messages, self._known.own.names)
         refused = yield from self.permits.judging(wanted, waits, heard)
         if refused is None:
@@ -259,6 +257,10 @@ class Conversation:
         if incoming is None or incoming.frames is not None or incoming.work is not None:
             return False
         return not (incoming.data or self._held.waiting or self.is_judged)
+
+    def why_banned(self) -> str:
+        """Why a client that was let in may not stay; empty if it is not banned."""
+        return self.arrival.banned(self.permits.user) if self._is_client and not self.is_closing else ""
 
     def check(self) -> None:
         """Raises WireError for what was found wrong later."""

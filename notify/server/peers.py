@@ -375,7 +375,7 @@ class Peers:
             self.hub.gateways[peer.name] = peer.member
             if self.hub.messages.peers.get(peer.name) is None:
                 self._remember(peer.name)
-        return peer, self._welcome(peer, resumed)
+        return peer, self._welcome(peer, resumed, owner[0] or "")
 
     def _forget_refs(self, peer: Peer) -> None:
         """What a user opened on another connection it opens again, since what it may do can be less by now."""
@@ -404,7 +404,7 @@ class Peers:
         with suppress(StoreError):  # its first append does the same
             self.hub.messages.append(batch)
 
-    def _welcome(self, peer: Peer, resumed: bool) -> Welcome:
+    def _welcome(self, peer: Peer, resumed: bool, user: str) -> Welcome:
         messages = self.hub.messages
         return Welcome(
             version=1,
@@ -425,6 +425,7 @@ class Peers:
             counted=int(self.hub.quotas.counted),
             max_changes=self.settings.max_changes_per_publish,
             log_identity=messages.log.marks.identity,
+            user=peer.own.user(user),
         )
 
     def lost(self, peer: Peer, line: Line) -> None:

@@ -13,7 +13,7 @@ import secrets
 import socket
 import ssl
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,13 +25,12 @@ from notify.links.certificates import CertifiedRoles, names_of
 from notify.links.sockets import listening_unix_socket, remove_leftover
 from notify.links.tls import TlsListener
 from notify.local.hub import Hub
-from notify.local.questions import AskOne
 from notify.requests.users import UserJudge
 from notify.server.applying import ApplyingSteps
 from notify.server.arrival import Arrival
 from notify.server.conversation import Conversation
 from notify.server.counters import WireCounters
-from notify.server.peers import Peer, Peers
+from notify.server.peers import Peers
 from notify.settings import WireSettings
 from notify.steps import Steps
 from store.audit import Audit, AuditEvent
@@ -47,6 +46,8 @@ log = logging.getLogger("penstock.wire")
 
 BACKLOG = 1_024
 HIGH_WATER_BYTES = 256 << 10
+LOOKED_AT = 100
+"""Connections that are compared with the bans in one turn."""
 
 
 class WireListenError(NotifyError):
@@ -182,11 +183,6 @@ class StoreServer:
             connection.flush()
         self._progress.set()
 
-    def judge_by(self, judge: UserJudge, left: AskOne) -> None:
-        """Have clients judged from now on, and by `left` the messages that they left."""
-        self.judge = judge
-        self.hub.judges.judge_clients_by(left)
-
     def judge_again(self) -> None:
         """The permissions were replaced: users who may not do everything connect again, and are judged anew."""
         for connection in list(self.connections):
@@ -198,14 +194,24 @@ class StoreServer:
             return "not listening"
         return str(self.hub.messages.fault() or "")
 
-    def found_bad(self, kind: str, address: str, why: object) -> None:
-        self.bad_input[kind] += 1
-        self.events.warning("bad_input", "peer %s: %s; its connection is closed", address, why)
-        self.audit.note(AuditEvent.PEER_REFUSED, address=address, reason=str(why))
+    def bans_were_set(self) -> None:
+        """Clients that are banned now are sent away, some in a turn."""
+        here = deque(self.connections)
 
-    def note(self, event: AuditEvent, peer: Peer, address: str) -> None:
-        """Have the audit log say something of a peer that was let in."""
-        self.audit.note(event, client_id=peer.name, address=address, reason=peer.role or "")
+        def some() -> bool:
+            for _ in range(min(LOOKED_AT, len(here))):
+                here.popleft().leave_if_banned()
+            return bool(here)
+
+        Steps(some, self._loop.call_soon).start()
+
+    def found_bad(self, kind: str, address: str, why: object, arrival: Arrival | None = None) -> None:
+        """`arrival`: what is known of a peer that was not let in."""
+        self.bad_input[kind] += 1
+        shown = arrival.shown if arrival is not None else address
+        self.events.warning("bad_input", "peer %s: %s; its connection is closed", shown, why)
+        user, origin = (arrival.said_user, arrival.origin.address) if arrival is not None else ("", "")
+        self.audit.note(AuditEvent.PEER_REFUSED, user=user, address=origin or address, reason=str(why))
 
     # --- the end
 
@@ -258,8 +264,10 @@ class WireConnection(asyncio.Protocol):
         self._unsent_bytes = 0
         self._check_user_s = 0.0
         self._address = "?"
+        self._is_noted = False  # the audit log knows that it was let in
+        self._tokens = tokens or server._tokens
         self._conversation = Conversation(
-            server.peers, tokens or server._tokens, server.figures, partial(server.wake, self), server._of_namespaces
+            server.peers, self._tokens, server.figures, partial(server.wake, self), server._of_namespaces
         )
 
     @property
@@ -281,7 +289,7 @@ class WireConnection(asyncio.Protocol):
         widen(transport)
         server = self._server
         names = names_of(transport.get_extra_info("peercert"))
-        self._conversation.arrival = Arrival(self._address, names, self._roles, server.judge)
+        self._conversation.arrival = Arrival(self._address, names, self._roles, server.judge, self._tokens)
         if server.is_stopping:  # it was still in its TLS handshake
             transport.abort()
             return
@@ -313,8 +321,8 @@ class WireConnection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
         self._server.lost(self)
-        if self._conversation.peer is not None:
-            self._server.note(AuditEvent.PEER_LEFT, self._conversation.peer, self._address)
+        if self._is_noted:
+            self._note(AuditEvent.PEER_LEFT)
         self._conversation.lost()
 
     def pause_writing(self) -> None:
@@ -330,10 +338,7 @@ class WireConnection(asyncio.Protocol):
     def _feed(self, data: bytes) -> None:
         """Give the conversation what came; without any, what it left for later."""
         conversation = self._conversation
-        was_known = conversation.peer is not None
         self._attempt(partial(conversation.received, data) if data else conversation.go_on)
-        if not was_known and conversation.peer is not None:
-            self._server.note(AuditEvent.PEER_CONNECTED, conversation.peer, self._address)
         if not (self._is_read and conversation.is_idle):
             self.let_read(not conversation.is_full and not conversation.is_waiting)
 
@@ -343,13 +348,34 @@ class WireConnection(asyncio.Protocol):
         try:
             action()
         except WireError as error:
-            kind = "refused" if conversation.peer is None else "malformed"
-            self._server.found_bad(kind, self._address, error)
+            if conversation.peer is None:
+                self._server.found_bad("refused", self._address, error, conversation.arrival)
+            else:
+                self._server.found_bad("malformed", self._address, error)
             conversation.close(str(error))
         except Exception:  # the edge of a connection
             self._server.bad_input["failed"] += 1
             log.exception("peer %s: a request could not be handled; its connection is closed", self._address)
             conversation.close("a request could not be handled")
+        if not self._is_noted and conversation.peer is not None:
+            self._is_noted = True
+            self._note(AuditEvent.PEER_CONNECTED)
+
+    def _note(self, event: AuditEvent, reason: str = "") -> None:
+        """Have the audit log say something of a peer that was let in."""
+        conversation, peer = self._conversation, self._conversation.peer
+        assert peer is not None
+        user, address = conversation.permits.name, conversation.arrival.origin.address or self._address
+        reason = reason or peer.role or ""
+        self._server.audit.note(event, user=user, client_id=peer.name, address=address, reason=reason)
+
+    def leave_if_banned(self) -> None:
+        """End the connection of a client that is banned."""
+        why = self._conversation.why_banned()
+        if why:
+            self._server.events.warning("ban", "peer %s: cut off: %s", self._conversation.arrival.shown, why)
+            self._note(AuditEvent.CUT_OFF, why)
+            self.begin_anew(why)
 
     def let_read(self, wanted: bool) -> None:
         wanted = wanted and not self._server.is_stopping

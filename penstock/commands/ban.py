@@ -1,4 +1,4 @@
-"""`penstock ban`: addresses, networks, users and client identifiers that all gateways of a store refuse."""
+"""`penstock ban`: addresses, networks, users and client identifiers that all doors of a store refuse."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,7 +42,10 @@ def add(
     token_file: TokenFile = None,
     config: Config = None,
 ) -> None:
-    """Ban an address, a network, a user or a client identifier, and end its connections."""
+    """Ban an address, a network, a user or a client identifier, and end its connections.
+
+    A ban of an address or a user holds at all doors: MQTT, the store's port (SDK, Spark) and the console.
+    """
     from penstock.operating import seconds_of, who
     from store.wire.operator_messages import AddBan, OperatorDone
 

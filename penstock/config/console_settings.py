@@ -54,7 +54,10 @@ class ConsoleSettings:
     )
     max_users: int = field(
         default=100,
-        metadata={"doc": "Users who are connected to the store by the console at a time.", "at_least": 1},
+        metadata={
+            "doc": "Users connected to the store by the console at a time; each address of a user counts.",
+            "at_least": 1,
+        },
     )
     max_streams: int = field(
         default=100,
@@ -67,13 +70,6 @@ class ConsoleSettings:
     max_page: int = field(
         default=1_000,
         metadata={"doc": "Messages or rows of one page at most.", "at_least": 1, "at_most": 10_000},
-    )
-    max_login_failures: int = field(
-        default=10,
-        metadata={
-            "doc": "Logins of an address that fail within a minute; further ones get the status 429 until it is over.",
-            "at_least": 1,
-        },
     )
     session_s: int = field(
         default=43_200,

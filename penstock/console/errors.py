@@ -14,7 +14,12 @@ class ConsoleError(PenstockError):
 
 
 class NotAdmitted(ConsoleError):
-    """The store does not let this user in."""
+    """The store does not let this user in. `reason`: a RefusedReason; `retry_s`: when it may, if the store says so."""
+
+    def __init__(self, message: str, reason: str = "", retry_s: int = 0) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_s = retry_s
 
 
 class NoStoreAnswers(ConsoleError):

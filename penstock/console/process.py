@@ -18,7 +18,6 @@ from penstock.config.console_settings import ConsoleSettings
 from penstock.config.credentials import server_context, tls_of_gateway, token_of_client, token_of_operator
 from penstock.config.settings import Settings
 from penstock.console.access.callers import Callers
-from penstock.console.access.failures import FailedLogins
 from penstock.console.access.logins import Logins
 from penstock.console.access.state import ConsoleState
 from penstock.console.app import console_app
@@ -55,11 +54,16 @@ def serve(settings: Settings) -> int:
         raise UsageError("no store to connect to; give its address with --store tcp://HOST:PORT")
     address = StoreAddress.parse(settings.gateway.store)
     trusted = tls_of_gateway(address, settings.gateway)
-    store = ConsoleStore(_client_url(address), token_of_client(settings.wire), trusted)
     token = token_of_operator(settings.wire)
+    store = ConsoleStore(_client_url(address), token_of_client(settings.wire), token, trusted)
     operator = None
     if token or address.path:  # console.sock wants no token
         operator = OperatorAccess(address, token, None if trusted is None else lambda: trusted)
+    elif not is_loopback(address.host):
+        log.warning(
+            "without wire.operator_token the store may count failed logins of all browsers as this console's: one that "
+            "guesses passwords then locks out the others"
+        )
     tls = _tls(settings.console)
     listening = _listening(settings.console.listen)
     with listening:
@@ -80,9 +84,9 @@ async def _serve(
         closing.callback(log.info, "stopped")
         connections = UserConnections(store, settings.max_users)
         closing.push_async_callback(connections.close)
-        logins, failures = Logins(settings.session_s), FailedLogins(settings.max_login_failures)
+        logins = Logins(settings.session_s)
         is_exposed = not is_loopback(host) and not settings.allow_open_beyond_loopback
-        callers = Callers(connections, logins, failures, is_exposed)
+        callers = Callers(connections, logins, is_exposed)
         link = None
         if operator is not None:
             link = await closing.enter_async_context(OperatorConnection(*operator))

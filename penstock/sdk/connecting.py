@@ -89,7 +89,7 @@ class ClientConnection(ABC):
         except TimeoutError:
             raise CannotConnect(f"{self._address.url}: {link.requests.away}") from None
         if link.refused is not None:
-            raise CannotConnect(f"{self._address.url}: {link.refused}", is_refusal=True)
+            raise CannotConnect(f"{self._address.url}: {link.refused}", is_refusal=True) from link.refused
 
     @property
     def _is_ready(self) -> bool:

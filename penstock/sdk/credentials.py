@@ -25,6 +25,10 @@ class ClientCredentials:
     certificate: Path | None = None
     key: Path | None = None
     namespace: str = ""
+    on_behalf_of: str = ""
+    """The address of the browser for which a console asks."""
+    operator_token: str = ""
+    """Proves that it may say so, where operators have a token."""
 
     def check(self) -> None:
         """Raises BadOption."""
@@ -34,7 +38,17 @@ class ClientCredentials:
 
     def hello(self, name: str) -> Hello:
         password = self.password() if callable(self.password) else self.password
-        return Hello(list(VERSIONS), Role.CLIENT, name, self.token, self.user, password, namespace=self.namespace)
+        return Hello(
+            list(VERSIONS),
+            Role.CLIENT,
+            name,
+            self.token,
+            self.user,
+            password,
+            self.namespace,
+            self.on_behalf_of,
+            self.operator_token,
+        )
 
     def context(self) -> ssl.SSLContext:
         """Of an address with TLS. Raises BadOption."""

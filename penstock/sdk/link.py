@@ -57,6 +57,7 @@ class ClientLink(AsyncioLink):
         super().__init__(address, TIMES, log)
         self.requests = PendingRequests(request_rules(timeout_s), self._loop.time, self.wake)
         self.left_by = b""  # what its delayed messages say of who left them
+        self.user = ""  # whom the store found this client to be
         self.place = UNNAMED  # of the store, in message ids
         self.refused: HandshakeRefused | None = None
         self.before_sending: Callable[[], None] = lambda: None
@@ -127,6 +128,7 @@ class ClientLink(AsyncioLink):
         names = Namespace(welcome.namespace) if is_namespace(welcome.namespace) else DEFAULT
         self.place = replace(self._place(welcome), names=names)
         self.left_by = welcome.left_by
+        self.user = welcome.user
         self._store_told(welcome.now_ms)
         self.requests.connected(welcome)
         self.tried.set()

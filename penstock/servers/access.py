@@ -91,7 +91,7 @@ class AccessLoader:
         if self._asks_http:
             self._start_http(closing)
         closing.callback(self._cancel)
-        self._attempts = Attempts(settings, loop.time)
+        self._attempts = Attempts(settings, loop.time, loop.call_soon)
         self._passwords = FairQueue(settings.password_threads, loop.call_soon)
         self._early = FairQueue(1, loop.call_soon)
         self._hooks = FairQueue(settings.http_connections, loop.call_soon)

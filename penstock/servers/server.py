@@ -116,9 +116,9 @@ def _wire(settings: Settings) -> WireSettings:
 
 def _judge_again(broker: Broker, local: StoreServer, access: Access | None) -> Callable[[], None]:
     """Have clients in the data folder judged by the gateway's rules. Returns what to call when these were replaced."""
+    users = StoreUsers.at(local, access)
     if access is None:
         return broker.judge_again
-    users = local.judge = StoreUsers(access)
 
     def again() -> None:
         broker.judge_again()

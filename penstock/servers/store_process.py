@@ -134,10 +134,10 @@ def _judge_clients(
 ) -> None:
     """Apply the rules of [auth] to the store's clients as well."""
     access = judging.start(closing, server.audit)
+    users = StoreUsers.at(server, access, of_namespaces)
     if access is None:
         return
-    users = StoreUsers(access, of_namespaces)
-    server.judge_by(users, LeftJudge(access, server.events, server.audit, Counter()).judge)
+    server.hub.judges.judge_clients_by(LeftJudge(access, server.events, server.audit, Counter()).judge)
 
     def again() -> None:
         users.replaced()

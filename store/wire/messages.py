@@ -64,6 +64,8 @@ class RefusedReason(StrEnum):
     BUSY = "busy"
     CERTIFICATE = "certificate"
     USER = "user"
+    LIMITED = "limited"  # too many failed logins; Refused.retry_s says for how long
+    BANNED = "banned"
 
 
 class FailureCode(StrEnum):
@@ -88,6 +90,8 @@ class Hello(WireMessage, frozen=True, forbid_unknown_fields=False):
     `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has. `user` and
     `password` (or a JSON Web Token in its place) say who a client is, to a store that judges what users do.
     `namespace`: the client's; empty: its user's or its token's, else the default one, *: all, by the log's names.
+    `on_behalf_of`: the IP address of the browser for which a console asks; failed logins and bans are then that
+    address's if a token shows that the peer could be an operator or a gateway.
     """
 
     versions: Annotated[list[Positive], Meta(min_length=1, max_length=64)]
@@ -97,6 +101,8 @@ class Hello(WireMessage, frozen=True, forbid_unknown_fields=False):
     user: Annotated[str, Meta(max_length=1024)] = ""
     password: Annotated[str, Meta(max_length=16384)] = ""
     namespace: Annotated[str, Meta(max_length=64)] = ""
+    on_behalf_of: Annotated[str, Meta(max_length=64)] = ""
+    operator_token: Annotated[str, Meta(max_length=4096)] = ""
 
 
 class Welcome(WireMessage, frozen=True, forbid_unknown_fields=False):
@@ -131,6 +137,7 @@ class Welcome(WireMessage, frozen=True, forbid_unknown_fields=False):
     counted: Count = 0
     max_changes: Count = 0  # what one Publish of a client may count as; 0: not said
     log_identity: Annotated[bytes, Meta(max_length=64)] = b""  # that of store.marks; empty: not said
+    user: Name = ""  # whom the store found the client to be, in its namespace; empty: nobody by name
 
     def __post_init__(self) -> None:
         if self.credit_bytes < self.max_frame_bytes:
@@ -142,6 +149,7 @@ class Refused(WireMessage, frozen=True, forbid_unknown_fields=False):
 
     reason: str
     message: str
+    retry_s: Count = 0  # after so many seconds it may be let in; 0: not said
 
 
 # --- either side

@@ -141,8 +141,8 @@ def test_an_open_store_beyond_loopback_answers_nobody(
 
 
 def test_logins(start_client_store: StartStore, start_console: StartConsole, tmp_path: Path) -> None:
-    store = start_client_store(auth__password_file=passwords(tmp_path, bob="s3c"))
-    console = start_console(store.url, console__max_login_failures=3)
+    store = start_client_store(auth__password_file=passwords(tmp_path, bob="s3c"), auth__max_failures=3)
+    console = start_console(store.url)
     client = console.client()
     assert client.get("/health").json["status"] == "ok"
     nobody = client.get("/session")

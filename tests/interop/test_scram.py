@@ -100,6 +100,19 @@ def test_nobody_else_does_and_all_are_answered_alike(server: PenstockServer, who
     assert device.receive() is None
 
 
+def test_guesses_at_the_same_time_do_not_pass_a_limit_together(penstock_server: ServerFactory, fixed: Path) -> None:
+    limit = {"auth.max_failures": 3, "auth.failure_window_s": 6_000}
+    server = penstock_server(settings={"auth.password_file": fixed, **limit})
+    guessing = [(Device(server.port, f"d{number}"), scram(password=f"wrong-{number}")) for number in range(10)]
+    for device, client in guessing:
+        begin(device, client)
+    for device, client in guessing:
+        device.send(auth(GO_ON, client.get_client_final()))
+    answers = [device.next(ConnAck).reason_code for device, _ in guessing]
+    assert answers.count(ReasonCode.NOT_AUTHORIZED) == 3
+    assert answers.count(ReasonCode.CONNECTION_RATE_EXCEEDED) == 7
+
+
 def test_other_methods_are_not_offered(server: PenstockServer, shared_server: SharedServers) -> None:
     for port in (server.port, shared_server().port):
         answer = Device(port, "d").connect(authentication_method="KERBEROS", authentication_data=b"x")

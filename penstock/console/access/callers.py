@@ -7,16 +7,15 @@ import base64
 import binascii
 import secrets
 from dataclasses import dataclass
-from math import ceil
 from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
 
-from penstock.console.access.failures import FailedLogins
 from penstock.console.access.gate import SAFE_METHODS
 from penstock.console.access.logins import COOKIE, CSRF_HEADER, Login, Logins
 from penstock.console.errors import NoStoreAnswers, NotAdmitted, Problem, TooManyUsers
 from penstock.console.store.connections import OPEN, UserConnections, UserCredentials
+from store.wire.messages import RefusedReason
 
 if TYPE_CHECKING:
     from penstock.console.store.connection import StoreConnection
@@ -34,8 +33,8 @@ class Caller:
 
     @property
     def user(self) -> str:
-        """The user's name; empty for the open user, and for a token."""
-        return self.credentials.user
+        """The name that the store found, whatever the request says; empty: nobody by name."""
+        return self.connection.user
 
     @property
     def csrf_token(self) -> str:
@@ -45,31 +44,28 @@ class Caller:
 class Callers:
     """Finds out who asks. `is_beyond_loopback`: other machines can ask, so users have to log in."""
 
-    def __init__(
-        self, connections: UserConnections, logins: Logins, failures: FailedLogins, is_beyond_loopback: bool
-    ) -> None:
+    def __init__(self, connections: UserConnections, logins: Logins, is_beyond_loopback: bool) -> None:
         self.connections = connections
         self.logins = logins
-        self.failures = failures
         self._is_beyond_loopback = is_beyond_loopback
         self._loop = asyncio.get_running_loop()
 
     async def of(self, request: HTTPConnection) -> Caller:
         """Raises Problem."""
         credentials, login = self._shown(request)
-        found = self.connections.known(credentials)
+        found = self.connections.known(credentials, _address(request))
         if found is not None and not self._is_beyond_loopback:
             return Caller(found, credentials, login)
         await self._check_open(credentials)
         return Caller(await self._admitted(request, credentials, login), credentials, login)
 
-    async def log_in(self, request: HTTPConnection, credentials: UserCredentials) -> Login:
-        """Begin a login for a page; its cookie is cookie_of(). Raises Problem."""
+    async def log_in(self, request: HTTPConnection, credentials: UserCredentials) -> tuple[Login, str]:
+        """Begin a login for a page; returns it and the name that the store found. Raises Problem."""
         if credentials == OPEN:
             raise Problem(401, "not-admitted", "no user and no password", LOG_IN)
         await self._check_open(credentials)
-        await self._admitted(request, credentials, None)
-        return self.logins.begin(credentials, self._loop.time())
+        connection = await self._admitted(request, credentials, None)
+        return self.logins.begin(credentials, self._loop.time()), connection.user
 
     def _shown(self, request: HTTPConnection) -> tuple[UserCredentials, Login | None]:
         """The credentials of a request. Raises Problem."""
@@ -113,26 +109,37 @@ class Callers:
     async def _admitted(
         self, request: HTTPConnection, credentials: UserCredentials, login: Login | None
     ) -> StoreConnection:
-        address = request.client.host if request.client is not None else ""
-        wait_s = self.failures.wait_s(address, self._loop.time()) if credentials != OPEN else 0
-        if wait_s > 0 and self.connections.known(credentials) is None:
-            raise Problem(
-                429,
-                "too-many-failed-logins",
-                f"too many logins from {address} failed",
-                f"wait {ceil(wait_s)} s",
-                {"Retry-After": str(ceil(wait_s))},
-            )
+        address = _address(request)
         try:
-            return await self.connections.of(credentials)
+            return await self.connections.of(credentials, address)
         except NotAdmitted as error:
+            if error.reason == RefusedReason.LIMITED:
+                raise too_many_failed(address, error.retry_s) from None
+            if error.reason == RefusedReason.BUSY:
+                raise unavailable(error) from None
             if login is not None:
                 self.logins.end(login.name)
-            if credentials != OPEN:
-                self.failures.failed(address, self._loop.time())
+            if error.reason == RefusedReason.BANNED:
+                remedy = "ask an operator of the server (penstock ban list)"
+                raise Problem(403, "banned", str(error), remedy) from None
             raise unknown_user(str(error), asks=_is_program(request)) from None
         except (NoStoreAnswers, TooManyUsers) as error:
             raise unavailable(error) from None
+
+
+def _address(request: HTTPConnection) -> str:
+    """Of the browser."""
+    return request.client.host if request.client is not None else ""
+
+
+def too_many_failed(address: str, wait_s: int) -> Problem:
+    return Problem(
+        429,
+        "too-many-failed-logins",
+        f"too many logins of this user or from {address} failed",
+        f"wait {wait_s} s",
+        {"Retry-After": str(max(1, wait_s))},
+    )
 
 
 def unknown_user(detail: str, asks: bool = True) -> Problem:

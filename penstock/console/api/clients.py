@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.console.access.admin import by
 from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of, console_of
 from penstock.console.api.problems import bad_parameter
@@ -118,15 +119,14 @@ async def client(request: Request, caller: Asking, client_id: str) -> ShownClien
 @router.post("/clients/{client_id:path}/disconnect", summary="End its connection", status_code=204)
 async def disconnect(request: Request, caller: Asking, client_id: str, wanted: Disconnecting) -> Response:
     """It may connect again; a ban prevents that."""
-    by = who_asks(request, caller)
-    message = of_operator.DisconnectClient(checked_name(client_id), wanted.reason, by)
+    message = of_operator.DisconnectClient(checked_name(client_id), wanted.reason, by(request, caller))
     return await _done(request, caller, message, "connection of client", client_id)
 
 
 @router.delete("/clients/{client_id:path}", summary="End its session", status_code=204)
 async def end_session(request: Request, caller: Asking, client_id: str) -> Response:
     """With its subscriptions, the messages that wait for it, and its connection."""
-    message = of_operator.EndSession(checked_name(client_id), who_asks(request, caller))
+    message = of_operator.EndSession(checked_name(client_id), by(request, caller))
     return await _done(request, caller, message, "session of client", client_id)
 
 
@@ -147,16 +147,16 @@ async def bans(
     "/bans", summary="Ban an address, a network, a user or a client identifier", status_code=204, tags=["bans"]
 )
 async def add_ban(request: Request, caller: Asking, wanted: NewBan) -> Response:
-    """Its connections end."""
+    """Its connections end. A ban of an address or a user holds at all doors: MQTT, the store's port, and here."""
     value = normal_ban(wanted.kind, wanted.value)
-    message = of_operator.AddBan(wanted.kind, value, wanted.for_s, wanted.reason, who_asks(request, caller))
+    message = of_operator.AddBan(wanted.kind, value, wanted.for_s, wanted.reason, by(request, caller))
     await console_of(request).admin.ask(caller.connection, message, of_operator.OperatorDone)
     return Response(status_code=204)
 
 
 @router.delete("/bans/{kind}/{value:path}", summary="Lift a ban", status_code=204, tags=["bans"])
 async def lift_ban(request: Request, caller: Asking, kind: BanKind, value: str) -> Response:
-    message = of_operator.LiftBan(kind, normal_ban(kind, checked_name(value)), who_asks(request, caller))
+    message = of_operator.LiftBan(kind, normal_ban(kind, checked_name(value)), by(request, caller))
     return await _done(request, caller, message, f"ban of {kind}", value)
 
 
@@ -165,12 +165,6 @@ async def _done(request: Request, caller: Caller, message: WireMessage, what: st
     if not done.found:
         raise no_such(what, name)
     return Response(status_code=204)
-
-
-def who_asks(request: Request, caller: Caller) -> str:
-    """Who does this, for the audit log."""
-    address = request.client.host if request.client is not None else "?"
-    return f"{caller.user[:512] or 'the open user'} by the console from {address}"
 
 
 def no_such(what: str, name: str) -> Problem:

@@ -102,7 +102,7 @@ async def _outcomes(console: ConsoleState, caller: Caller, request: Request, bod
     key = request.headers.get("idempotency-key")
     if key is None:
         return await publish_all(caller.connection, messages)
-    return await console.once.publish(caller.credentials.key, key, body, caller.connection, messages)
+    return await console.once.publish(key, body, caller.connection, messages)
 
 
 def decoded_messages(body: bytes) -> Sequence[MessageToPublish]:

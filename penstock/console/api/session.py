@@ -23,7 +23,7 @@ class LoginRequest(BaseModel):
 
 
 class SessionAnswer(BaseModel):
-    user: str = Field(description="Empty for the open user, and for a token.")
+    user: str = Field(description="Whom the store found it to be, by a token too. Empty: nobody by name.")
     csrf_token: str = Field(
         description="To be sent with each change in the header X-CSRF-Token; empty without a cookie."
     )
@@ -32,9 +32,9 @@ class SessionAnswer(BaseModel):
 @router.post("", summary="Log in: sets a cookie", status_code=201)
 async def begin_session(request: Request, response: Response, wanted: LoginRequest) -> SessionAnswer:
     """The cookie names a login in the console; the password stays there. Changes need the CSRF token as well."""
-    login = await console_of(request).callers.log_in(request, UserCredentials(wanted.user, wanted.password))
+    login, user = await console_of(request).callers.log_in(request, UserCredentials(wanted.user, wanted.password))
     set_cookie(request, response, login)
-    return SessionAnswer(user=wanted.user, csrf_token=login.csrf_token)
+    return SessionAnswer(user=user, csrf_token=login.csrf_token)
 
 
 @router.get("", summary="Who is logged in")

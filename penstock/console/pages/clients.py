@@ -43,14 +43,14 @@ async def client_page(visit: PageVisit) -> Response:
 @page("/client/disconnect", ["POST"])
 async def disconnect(visit: PageVisit) -> Response:
     operator, client_id = await operator_for(visit.console, visit.caller), (await visit.form()).get("id", "")
-    done = await operator.ask(DisconnectClient(client_id, REASON, by(visit.caller)), OperatorDone)
+    done = await operator.ask(DisconnectClient(client_id, REASON, by(visit.request, visit.caller)), OperatorDone)
     return _done(visit, done, client_id, "Disconnected", "The client has no connection")
 
 
 @page("/client/end", ["POST"])
 async def end_session(visit: PageVisit) -> Response:
     operator, client_id = await operator_for(visit.console, visit.caller), (await visit.form()).get("id", "")
-    done = await operator.ask(EndSession(client_id, by(visit.caller)), OperatorDone)
+    done = await operator.ask(EndSession(client_id, by(visit.request, visit.caller)), OperatorDone)
     return _done(visit, done, client_id, "Session ended", "The client has no session")
 
 

@@ -36,7 +36,7 @@ async def log_in(request: Request) -> Response:
     try:
         form = await form_of(request)
         credentials = UserCredentials(form.get("user", ""), form.get("password", ""))
-        login = await console.callers.log_in(request, credentials)
+        login, _ = await console.callers.log_in(request, credentials)
     except Problem as problem:
         console.refused[problem.kind] += 1
         return _login_page(request, problem)

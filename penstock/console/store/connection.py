@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 from penstock.sdk.client import Client
@@ -25,6 +26,10 @@ class StoreConnection(Client):
     """When it was used last, in seconds of the loop's clock."""
     holders = 0
     """Streams that are open on it."""
+
+    def asks_for(self, address: str, operator_token: str) -> None:
+        """Have the store count and ban the browser at this address, not the console. Call it before connect()."""
+        self._credentials = replace(self._credentials, on_behalf_of=address, operator_token=operator_token)
 
     async def request(self, message: WireMessage, kind: type[M]) -> tuple[M, memoryview]:
         """An answer of the wire and the records behind it. Raises a ClientError."""
@@ -55,6 +60,16 @@ class StoreConnection(Client):
         if self.place.packed != UNNAMED.packed or place.packed == UNNAMED.packed:
             return await self.get(message_id)
         return await self.get(self.place.message_id(log_offset))
+
+    @property
+    def user(self) -> str:
+        """Whom the store found the user to be, in its namespace; empty: nobody by name."""
+        return self._link.user if self._link is not None else ""
+
+    @property
+    def account(self) -> tuple[str, str]:
+        """The same with its namespace: one person, however he proves who he is."""
+        return self._names.name, self.user
 
     @property
     def store_ms(self) -> int:

@@ -1,4 +1,7 @@
-"""The connections to the store, one for each user who asked something within the last minute."""
+"""The connections to the store, one for each user and address that asked something within the last minute.
+
+The store is told the address: it counts failed logins and bans at it, whatever the console remembers of its user.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from gateway.auth.sources import source_of
 from penstock.console.errors import NoStoreAnswers, NotAdmitted, TooManyUsers
 from penstock.console.store.connection import StoreConnection
 from penstock.sdk.errors import CannotConnect
+from store.errors import HandshakeRefused
 
 CONNECT_S = 5.0
 IDLE_S = 60.0
 LOGINS_AT_A_TIME = 8
 PROBED_FOR_S = 30.0
+MOST_OF_A_SOURCE = 16
+"""Logins of one address (IPv6: one /64) at a time, so that its guesses leave room for others."""
+PART_OF_A_USER = 4
+"""Of all connections this part may be one user's, from so many addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,7 @@ class ConsoleStore:
 
     url: str
     token: str = ""
+    operator_token: str = ""  # with which the store believes for whom the console asks
     tls: ssl.SSLContext | None = None
 
 
@@ -44,6 +54,8 @@ class UserCredentials:
 
 OPEN = UserCredentials()
 
+ConnectionKey = tuple[bytes, str]  # of the credentials, and an address; the console's own is empty
+
 
 class UserConnections:
     """Owner of the connections. The least recently used one ends when there are too many."""
@@ -51,8 +63,8 @@ class UserConnections:
     def __init__(self, store: ConsoleStore, most: int) -> None:
         self._store = store
         self._most = most
-        self._open: OrderedDict[bytes, StoreConnection] = OrderedDict()
-        self._opening: dict[bytes, asyncio.Task[StoreConnection]] = {}
+        self._open: OrderedDict[ConnectionKey, StoreConnection] = OrderedDict()
+        self._opening: dict[ConnectionKey, asyncio.Task[StoreConnection]] = {}
         self._logins = asyncio.Semaphore(LOGINS_AT_A_TIME)
         self._loop = asyncio.get_running_loop()
         self._ending: set[asyncio.Task[None]] = set()
@@ -61,9 +73,9 @@ class UserConnections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def known(self, credentials: UserCredentials) -> StoreConnection | None:
-        """The connection of a user who has one that works."""
-        key = credentials.key
+    def known(self, credentials: UserCredentials, address: str) -> StoreConnection | None:
+        """The connection of a user who has one from this address that works."""
+        key = credentials.key, address
         found = self._open.get(key)
         if found is None or found.refusal:
             return None
@@ -71,15 +83,21 @@ class UserConnections:
         self._open.move_to_end(key)
         return found
 
-    async def of(self, credentials: UserCredentials) -> StoreConnection:
-        """The connection of a user, made if there is none. Raises NotAdmitted, NoStoreAnswers, TooManyUsers."""
-        found = self.known(credentials)
+    async def of(self, credentials: UserCredentials, address: str = "") -> StoreConnection:
+        """The connection of a user at an address, made if there is none.
+
+        Raises NotAdmitted, NoStoreAnswers, TooManyUsers.
+        """
+        found = self.known(credentials, address)
         if found is not None:
             return found
-        key = credentials.key
+        key = credentials.key, address
         opening = self._opening.get(key)
         if opening is None:
-            opening = self._opening[key] = asyncio.create_task(self._connect(credentials))
+            source = source_of(address)
+            if sum(source_of(each) == source for _, each in self._opening) >= MOST_OF_A_SOURCE:
+                raise TooManyUsers(f"{MOST_OF_A_SOURCE} logins from this address are under way")
+            opening = self._opening[key] = asyncio.create_task(self._connect(credentials, address))
             opening.add_done_callback(lambda _: self._opening.pop(key, None))
         return await asyncio.shield(opening)
 
@@ -95,9 +113,9 @@ class UserConnections:
             self._probed_s = now_s
         return self._is_open
 
-    async def _connect(self, credentials: UserCredentials) -> StoreConnection:
-        store, key = self._store, credentials.key
-        if not self._has_room():
+    async def _connect(self, credentials: UserCredentials, address: str) -> StoreConnection:
+        store, key = self._store, (credentials.key, address)
+        if not self._has_room(key):
             raise TooManyUsers(f"{self._most} users are connected")
         async with self._logins:
             connection = StoreConnection(
@@ -108,6 +126,7 @@ class UserConnections:
                 tls=store.tls,
                 timeout_s=CONNECT_S,
             )
+            connection.asks_for(address, store.operator_token)
             await _let_in(connection)
         old = self._open.pop(key, None)
         if old is not None:
@@ -116,12 +135,16 @@ class UserConnections:
         connection.used_s = self._loop.time()
         return connection
 
-    def _has_room(self) -> bool:
-        """Make room by ending the connection that was not used for longest and that has no stream."""
-        if len(self._open) + len(self._opening) <= self._most:
+    def _has_room(self, wanted: ConnectionKey) -> bool:
+        """Make room by ending the connection that was not used for longest and that has no stream: one of the same
+        user if it has many.
+        """
+        own = [each for each in self._open if each[0] == wanted[0]]
+        has_many = len(own) >= max(1, self._most // PART_OF_A_USER)
+        if len(self._open) + len(self._opening) <= self._most and not has_many:
             return True
-        for key, connection in self._open.items():
-            if not connection.holders:
+        for key in own if has_many else list(self._open):
+            if not self._open[key].holders:
                 self._end_soon(self._open.pop(key))
                 return True
         return False
@@ -156,5 +179,8 @@ async def _let_in(connection: StoreConnection) -> None:
         await connection.connect()
     except CannotConnect as error:
         if error.is_refusal:
+            refused = error.__cause__
+            if isinstance(refused, HandshakeRefused):
+                raise NotAdmitted(str(error), refused.reason, refused.retry_s) from None
             raise NotAdmitted(str(error)) from None
         raise NoStoreAnswers(str(error)) from None

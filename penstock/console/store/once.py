@@ -22,6 +22,8 @@ MOST_KEY_CHARACTERS = 255
 MOST_REMEMBERED = 10_000
 MOST_REMEMBERED_BYTES = 16 << 20
 
+Requested = tuple[tuple[str, str], str]  # by whom, and the idempotency key
+
 
 class _Done(NamedTuple):
     """A request that was carried out, or is: what it was, and its outcome."""
@@ -37,14 +39,15 @@ class PublishedOnce:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._done: OrderedDict[tuple[bytes, str], _Done] = OrderedDict()
+        self._done: OrderedDict[Requested, _Done] = OrderedDict()
         self._size_bytes = 0
 
     async def publish(
-        self, user: bytes, key: str, body: bytes, connection: StoreConnection, messages: Sequence[MessageToPublish]
+        self, key: str, body: bytes, connection: StoreConnection, messages: Sequence[MessageToPublish]
     ) -> list[Outcome]:
-        """As publish_all(), once for each key of a user. `user` names its connection. Raises Problem, ClientError."""
+        """As publish_all(), once for each key of a user. Raises Problem, ClientError."""
         check_key(key)
+        user = connection.account
         now_s = self._loop.time()
         self._forget(now_s)
         mark = RequestMark(key, blake2b(body, digest_size=8).hexdigest())
@@ -65,7 +68,7 @@ class PublishedOnce:
             self._drop((user, key), done)
         return outcomes
 
-    def _drop(self, name: tuple[bytes, str], done: _Done) -> None:
+    def _drop(self, name: Requested, done: _Done) -> None:
         if self._done.get(name) is done:
             del self._done[name]
             self._size_bytes -= done.size_bytes

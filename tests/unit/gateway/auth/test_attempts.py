@@ -217,6 +217,53 @@ def test_who_was_put_before_the_limit_was_reached_is_refused_in_his_turn_a_few_a
     assert len(answers) == 100
 
 
+def test_no_more_are_checked_at_a_time_than_may_fail_and_the_rest_waits(clock: Clock) -> None:
+    counted, inner = attempts(clock, max_failures=3), Slow()
+    later: list[Callable[[], None]] = []
+    limited = Limited(inner, counted, FairQueue(20, later.append))
+    answers: list[Verdict] = []
+
+    def heard(verdict: Verdict) -> None:
+        counted.note(HERE, "alice", verdict)
+        answers.append(verdict)
+
+    def hear_all(verdict: Verdict) -> int:
+        heard_of = 0
+        while inner.asked or later:
+            if later:
+                later.pop(0)()
+            elif inner.asked:
+                inner.asked.pop(0)[1](verdict)
+                heard_of += 1
+        return heard_of
+
+    for _ in range(100):
+        limited.check(Credentials("", "alice", b"", source=HERE), heard)
+    assert len(inner.asked) == 3
+    assert hear_all(Identity("alice")) == 100  # who is right waits, and is not refused
+    for _ in range(100):
+        limited.check(Credentials("", "alice", b"", source=HERE), heard)
+    gone = Credentials("", "alice", b"", source=HERE)
+    limited.check(gone, lambda _: pytest.fail("it left"))
+    gone.attempt.abandon()
+    assert hear_all(WRONG) == 3
+    assert len(answers) == 200
+    assert not counted.under_way.waiting
+
+
+def test_a_user_at_an_address_where_others_are_checked_waits_and_may_leave(clock: Clock) -> None:
+    """Early logins and others share the room below a limit."""
+    crowd = Crowd(clock, max_failures_of_address=2)
+    assert crowd.verified == ["stranger-0"]  # one failed before: there is room for one
+    crowd.alice.abandon()
+    crowd.inner.hear("stranger-0", None)
+    crowd.add("alice")
+    while crowd.inner.asked:
+        user = crowd.verified[0]
+        crowd.inner.hear(user, Identity(user))
+    assert [user for user, _ in crowd.answers] == [*STRANGERS, "alice"]
+
+
 class KnowingAlice:
     """A Verifier whose answers a test gives: of passwords, and of what only looks as if there were one."""
 
@@ -252,8 +299,8 @@ STRANGERS = ("stranger-0", "stranger-1", "stranger-2")
 class Crowd:
     """At an address where logins failed: three strangers, of whom one is being verified, and alice behind them."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.counted, self.inner = attempts(clock), KnowingAlice()
+    def __init__(self, clock: Clock, **settings: int) -> None:
+        self.counted, self.inner = attempts(clock, **settings), KnowingAlice()
         fail(self.counted, 1, user="x")
         queue, early = FairQueue(1, lambda _: None), FairQueue(1, lambda _: None)
         logins = EarlyLogins(self.inner, self.counted, queue, early)

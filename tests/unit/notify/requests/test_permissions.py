@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from notify.requests.permissions import RIGHTS
-from notify.requests.users import Permission
+from notify.requests.users import Origin, Permission
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
@@ -71,7 +71,7 @@ def test_an_action_that_nobody_knows_is_not_allowed() -> None:
     """As one that a later version of a request asks for."""
     found: list[object] = []
     hello = wire.Hello([1], Role.CLIENT, "c", password=token("ann"))
-    users_of(ALL_BUT_THE_LOG).admit(hello, "", (), found.append)
+    users_of(ALL_BUT_THE_LOG).admit(hello, Origin(), found.append)
     (user,) = found
     assert user.decide(Permission("retrieve", "line/1")) is False  # type: ignore[attr-defined]
 

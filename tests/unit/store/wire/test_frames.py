@@ -93,14 +93,14 @@ def test_a_frame_that_is_too_large_is_refused_before_it_is_there() -> None:
 
 
 def test_what_an_old_version_skips_may_be_nested_deeply() -> None:
-    nested = b"\x98\x91\x01" + b"\xa0" * 6 + b"\x91" * 20_000 + b"\x00"
+    nested = b"\x9a\x91\x01" + b"\xa0" * 8 + b"\x91" * 20_000 + b"\x00"
     with pytest.raises(WireError, match="Hello: maximum recursion depth"):
         FrameReader(MAX_FRAME_BYTES, Role.CLIENT).feed(frame(1, nested))
 
 
 def test_a_later_hello_may_have_more_fields_and_other_messages_may_not() -> None:
     (hello,) = FrameReader(MAX_FRAME_BYTES, Role.CLIENT).feed(
-        frame(1, b"\x98\x92\x01\x02" + b"\xa0" * 6 + b"\x81\xa1x\x05")
+        frame(1, b"\x9a\x92\x01\x02" + b"\xa0" * 8 + b"\x81\xa1x\x05")
     )
     assert hello.message == Hello([1, 2], "", "")
     with pytest.raises(WireError, match="Goodbye: Expected `array` of at most length 1, got 2"):
