@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from itertools import count, repeat
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from penstock.console.access.callers import Caller
+from penstock.console.access.callers import Caller, unknown_user
+from penstock.console.access.logins import until_over
 from penstock.console.access.problem_answer import problem_answer
 from penstock.console.access.state import ConsoleState
 from penstock.console.api.problems import problem_of
 from penstock.console.errors import Problem
 from penstock.console.views.messages import MessageFields, encoded, lines, shown
-from penstock.sdk.errors import ClientError
+from penstock.sdk.errors import ClientClosed, ClientError
 from penstock.sdk.message import COMPRESSED, FLAGS, PAYLOAD, Batch
 from penstock.sdk.reading import Reading
 from store.records.record_bytes import walk
@@ -84,6 +85,17 @@ def check_streams(console: ConsoleState) -> None:
         )
 
 
+def is_over(console: ConsoleState, caller: Caller) -> bool:
+    """Whether the caller's streams have to end: the console stops, or the login is over."""
+    login = caller.login
+    return console.stopping.is_set() or (login is not None and login.is_over(asyncio.get_running_loop().time()))
+
+
+def over(console: ConsoleState, caller: Caller) -> asyncio.Task[None]:
+    """A task that ends when is_over(); to be cancelled."""
+    return asyncio.create_task(until_over(caller.login, console.stopping))
+
+
 def parts_of(batch: Batch) -> Iterator[list[MessageFields]]:
     """The messages of a batch, some at a time, so that other requests have their turn, and large ones little room."""
     offsets = repeat(None) if batch.first_queue_offset < 0 else count(batch.first_queue_offset)
@@ -99,29 +111,59 @@ def parts_of(batch: Batch) -> Iterator[list[MessageFields]]:
         yield part
 
 
+def problem_of_end(error: ClientError) -> Problem:
+    """Why a stream ends. A user's connection is closed under it when the store does not let the user in any more."""
+    return unknown_user("this user is not let in any more") if isinstance(error, ClientClosed) else problem_of(error)
+
+
+async def batches_until_over(
+    console: ConsoleState, caller: Caller, reading: Reading
+) -> AsyncGenerator[Batch | None, None]:
+    """The batches of a reading, until it is complete or the caller's streams have to end; None: KEEP_ALIVE_S passed
+    without one. Raises a ClientError.
+    """
+    batches = reading.batches()
+    following: asyncio.Task[Batch] | None = None
+    ending = over(console, caller)
+    try:
+        while not is_over(console, caller):
+            following = following or asyncio.ensure_future(anext(batches))
+            await asyncio.wait((following, ending), timeout=KEEP_ALIVE_S, return_when=FIRST_COMPLETED)
+            if following.done():
+                batch, following = following.result(), None
+                yield batch
+            elif not ending.done():
+                yield None
+    except StopAsyncIteration:
+        return
+    finally:
+        ending.cancel()
+        if following is not None:
+            following.cancel()
+        reading.close()
+
+
 def ndjson(console: ConsoleState, caller: Caller, reading: Reading, limit: int | None) -> Response:
     """Messages, one JSON object a line. An error within ends the stream with a line that has `problem`."""
 
     async def stream() -> AsyncGenerator[bytes, None]:
         left = limit
         place = caller.connection.place
-        async with open_stream(console, caller):
+        async with open_stream(console, caller), aclosing(batches_until_over(console, caller, reading)) as batches:
             try:
-                async for batch in reading.batches():
-                    for part in parts_of(batch):
+                async for batch in batches:
+                    for part in parts_of(batch) if batch is not None else ():
                         taken = part if left is None else part[:left]
                         yield lines(shown(taken, place))
                         if left is not None:
                             left -= len(taken)
                             if left <= 0:
                                 return
-                        if console.stopping.is_set():
+                        if is_over(console, caller):
                             return
                         await asyncio.sleep(0)
             except ClientError as error:
-                yield b'{"problem":' + bytes(problem_answer(problem_of(error)).body) + b"}\n"
-            finally:
-                reading.close()
+                yield b'{"problem":' + bytes(problem_answer(problem_of_end(error)).body) + b"}\n"
 
     return BoundedStream(stream(), media_type=NDJSON)
 
@@ -133,33 +175,22 @@ def events(console: ConsoleState, caller: Caller, reading: Reading) -> Response:
 
     async def stream() -> AsyncGenerator[bytes, None]:
         place = caller.connection.place
-        async with open_stream(console, caller):
+        async with open_stream(console, caller), aclosing(batches_until_over(console, caller, reading)) as batches:
             yield b"retry: 1000\n\n"
-            batches = reading.batches()
-            following: asyncio.Task[Batch] | None = None
-            stopping = asyncio.create_task(console.stopping.wait())
             try:
-                while not stopping.done():
-                    following = following or asyncio.ensure_future(anext(batches))
-                    await asyncio.wait((following, stopping), timeout=KEEP_ALIVE_S, return_when=FIRST_COMPLETED)
-                    if not following.done():
+                async for batch in batches:
+                    if batch is None:
                         yield b": still there\n\n"
                         continue
-                    batch, following = following.result(), None
                     for part in parts_of(batch):
                         messages = shown(part, place)
                         yield b"".join(
                             [b"id: %d\ndata: %b\n\n" % (each.log_offset, encoded(each)) for each in messages]
                         )
-            except StopAsyncIteration:
-                return
+                        if is_over(console, caller):
+                            return
             except ClientError as error:
-                body = bytes(problem_answer(problem_of(error)).body)
+                body = bytes(problem_answer(problem_of_end(error)).body)
                 yield b"event: problem\ndata: " + body + b"\n\n"
-            finally:
-                stopping.cancel()
-                if following is not None:
-                    following.cancel()
-                reading.close()
 
     return BoundedStream(stream(), media_type=EVENTS, headers=NOT_BUFFERED)

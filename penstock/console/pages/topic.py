@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
@@ -10,8 +11,16 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from penstock.console.api.problems import problem_of
-from penstock.console.api.streams import EVENTS, KEEP_ALIVE_S, NOT_BUFFERED, BoundedStream, open_stream
+from penstock.console.api.streams import (
+    EVENTS,
+    KEEP_ALIVE_S,
+    NOT_BUFFERED,
+    BoundedStream,
+    is_over,
+    open_stream,
+    over,
+    problem_of_end,
+)
 from penstock.console.errors import Problem
 from penstock.console.pages.rendering import TEMPLATES, PageVisit, page, query
 from penstock.console.views.chart_values import chart_values
@@ -131,14 +140,15 @@ async def _events(visit: PageVisit, reading: Reading) -> AsyncGenerator[bytes, N
     """The newest LIVE_ROWS of what came within LIVE_EVERY_S, and how many others did."""
     batches = reading.batches()
     following = asyncio.ensure_future(anext(batches))
+    ending = over(visit.console, visit.caller)
     async with open_stream(visit.console, visit.caller):
         yield b"retry: 1000\n\n"
         try:
             while True:
-                done, _ = await asyncio.wait((following,), timeout=KEEP_ALIVE_S)
-                if not _is_logged_in(visit):
+                await asyncio.wait((following, ending), timeout=KEEP_ALIVE_S, return_when=FIRST_COMPLETED)
+                if is_over(visit.console, visit.caller):
                     return
-                if not done:
+                if not following.done():
                     yield b": still there\n\n"
                     continue
                 newest: deque[Message] = deque(maxlen=LIVE_ROWS)
@@ -152,18 +162,12 @@ async def _events(visit: PageVisit, reading: Reading) -> AsyncGenerator[bytes, N
                     await asyncio.wait((following,), timeout=max(0, ends_s - asyncio.get_running_loop().time()))
                 yield _event(newest, number)
         except (ClientError, StopAsyncIteration) as error:
-            text = problem_of(error).detail if isinstance(error, ClientError) else "the store ended the stream"
+            text = problem_of_end(error).detail if isinstance(error, ClientError) else "the store ended the stream"
             yield _event_of(TEMPLATES.get_template("live_end.html").render(text=text))
         finally:
+            ending.cancel()
             following.cancel()
             reading.close()
-
-
-def _is_logged_in(visit: PageVisit) -> bool:
-    login = visit.caller.login
-    return (
-        login is None or visit.console.callers.logins.found(login.name, asyncio.get_running_loop().time()) is not None
-    )
 
 
 def _event(newest: deque[Message], number: int) -> bytes:
