@@ -26,6 +26,7 @@ from penstock.console.store.admin import AdminRequests
 from penstock.console.store.connections import ConsoleStore, UserConnections
 from penstock.console.store.once import PublishedOnce
 from penstock.console.store.operator import OperatorConnection
+from penstock.console.store.publish_rates import PublishRates
 from penstock.console.views.topics import TopicViews
 from penstock.errors import UsageError
 from penstock.servers.logs import announce
@@ -63,11 +64,14 @@ def serve(settings: Settings) -> int:
     tls = _tls(settings.console)
     listening = _listening(settings.console.listen)
     with listening:
-        return run(settings, lambda: _serve(settings.console, store, operator, listening, tls))
+        return run(
+            settings, lambda: _serve(settings.console, PublishRates(settings.quota), store, operator, listening, tls)
+        )
 
 
 async def _serve(
     settings: ConsoleSettings,
+    rates: PublishRates,
     store: ConsoleStore,
     operator: OperatorAccess | None,
     listening: socket.socket,
@@ -78,7 +82,7 @@ async def _serve(
     log.info("penstock %s console starting, store=%s", VERSION, store.url)
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
-        connections = UserConnections(store, settings.max_users)
+        connections = UserConnections(store, settings.max_users, rates)
         closing.push_async_callback(connections.close)
         logins, failures = Logins(settings.session_s), FailedLogins(settings.max_login_failures)
         is_exposed = not is_loopback(host) and not settings.allow_open_beyond_loopback

@@ -11,7 +11,8 @@ from hashlib import sha256
 
 from penstock.console.errors import NoStoreAnswers, NotAdmitted, TooManyUsers
 from penstock.console.store.connection import StoreConnection
-from penstock.sdk.errors import CannotConnect
+from penstock.console.store.publish_rates import PublishRates
+from penstock.sdk.errors import CannotConnect, ClientError, StoreRefused
 
 CONNECT_S = 5.0
 IDLE_S = 60.0
@@ -48,8 +49,9 @@ OPEN = UserCredentials()
 class UserConnections:
     """Owner of the connections. The least recently used one ends when there are too many."""
 
-    def __init__(self, store: ConsoleStore, most: int) -> None:
+    def __init__(self, store: ConsoleStore, most: int, rates: PublishRates) -> None:
         self._store = store
+        self._rates = rates
         self._most = most
         self._open: OrderedDict[bytes, StoreConnection] = OrderedDict()
         self._opening: dict[bytes, asyncio.Task[StoreConnection]] = {}
@@ -109,12 +111,25 @@ class UserConnections:
                 timeout_s=CONNECT_S,
             )
             await _let_in(connection)
+            if self._rates.are_bounded:
+                await self._measure(connection, credentials)
         old = self._open.pop(key, None)
         if old is not None:
             self._end_soon(old)
         self._open[key] = connection
         connection.used_s = self._loop.time()
         return connection
+
+    async def _measure(self, connection: StoreConnection, credentials: UserCredentials) -> None:
+        """Have its messages count for its user, whose name the store knows. Raises NoStoreAnswers."""
+        try:
+            user = (await connection.rights()).user
+        except StoreRefused:  # an older store does not tell
+            user = credentials.user
+        except ClientError as error:
+            await connection.close()
+            raise NoStoreAnswers(str(error)) from None
+        connection.meter = self._rates.meter(credentials.key, user, connection.names.name, self._loop.time())
 
     def _has_room(self) -> bool:
         """Make room by ending the connection that was not used for longest and that has no stream."""
@@ -133,6 +148,8 @@ class UserConnections:
             is_idle = not connection.holders and now_s - connection.used_s > IDLE_S
             if is_idle or connection.refusal:
                 self._end_soon(self._open.pop(key))
+        meters = [connection.meter for connection in self._open.values() if connection.meter is not None]
+        self._rates.tick({payer for meter in meters for payer in meter.payers}, now_s)
 
     def _end_soon(self, connection: StoreConnection) -> None:
         ending = asyncio.create_task(connection.close())
