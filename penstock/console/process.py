@@ -22,6 +22,7 @@ from penstock.console.access.failures import FailedLogins
 from penstock.console.access.logins import Logins
 from penstock.console.access.state import ConsoleState
 from penstock.console.app import console_app
+from penstock.console.http_connections import HttpConnections
 from penstock.console.store.admin import AdminRequests
 from penstock.console.store.connections import ConsoleStore, UserConnections
 from penstock.console.store.once import PublishedOnce
@@ -40,6 +41,8 @@ KEEP_ALIVE_S = 30
 GRACE_S = 2
 """How long requests may go on when the console stops; streams end then."""
 SWEEP_S = 5.0
+HEADS_S = 0.5
+"""How often it is looked whether heads of requests are late."""
 
 
 class OperatorAccess(NamedTuple):
@@ -94,7 +97,8 @@ async def _serve(
         state = ConsoleState(
             settings, connections, callers, PublishedOnce(), TopicViews(), admin, is_secure=tls is not None
         )
-        server = _HttpServer(_config(settings, state, host, tls))
+        sockets = HttpConnections(settings, state.sockets, state.refused)
+        server = _HttpServer(_config(settings, state, sockets, host, tls))
         serving = asyncio.create_task(server.serve([listening]))
         closing.push_async_callback(_end, server, serving, stop)
         closing.callback(state.stopping.set)
@@ -104,9 +108,12 @@ async def _serve(
         tune_garbage_collection()
         shown = f"[{host}]" if ":" in host else host
         announce("console", f"http{'s' if tls else ''}://{shown}:{listening.getsockname()[1]}")
-        swept_s = 0.0
+        swept_s = looked_s = 0.0
         loop = asyncio.get_running_loop()
         while not await stop.or_tick():
+            if loop.time() - looked_s > HEADS_S:
+                looked_s = loop.time()
+                sockets.tick(looked_s)
             if loop.time() - swept_s > SWEEP_S:
                 swept_s = loop.time()
                 connections.tick()
@@ -129,10 +136,12 @@ async def _end(server: uvicorn.Server, serving: asyncio.Task[None], stop: Stop) 
     serving.result()
 
 
-def _config(settings: ConsoleSettings, state: ConsoleState, host: str, tls: ssl.SSLContext | None) -> uvicorn.Config:
+def _config(
+    settings: ConsoleSettings, state: ConsoleState, sockets: HttpConnections, host: str, tls: ssl.SSLContext | None
+) -> uvicorn.Config:
     config = uvicorn.Config(
         console_app(state, host),
-        http="httptools",
+        http=sockets.protocol,  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
@@ -140,7 +149,7 @@ def _config(settings: ConsoleSettings, state: ConsoleState, host: str, tls: ssl.
         server_header=False,
         proxy_headers=bool(settings.proxies),
         forwarded_allow_ips=list(settings.proxies),
-        limit_concurrency=settings.max_connections,
+        limit_concurrency=settings.max_connections + 1,  # of requests too whose connections have ended
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
         backlog=BACKLOG,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
 
+from gateway.auth.sources import source_of
 from penstock.console.access.failures import FailedLogins
 from penstock.console.access.gate import SAFE_METHODS
 from penstock.console.access.logins import COOKIE, CSRF_HEADER, Login, Logins
@@ -31,11 +32,17 @@ class Caller:
     connection: StoreConnection
     credentials: UserCredentials
     login: Login | None = None
+    address: str = ""
 
     @property
     def user(self) -> str:
         """The user's name; empty for the open user, and for a token."""
         return self.credentials.user
+
+    @property
+    def payer(self) -> str:
+        """Whom its streams count for: the user as the store knows it, or the address of one without a name."""
+        return self.connection.account or f"address {source_of(self.address)}"
 
     @property
     def csrf_token(self) -> str:
@@ -59,9 +66,10 @@ class Callers:
         credentials, login = self._shown(request)
         found = self.connections.known(credentials)
         if found is not None and not self._is_beyond_loopback:
-            return Caller(found, credentials, login)
+            return Caller(found, credentials, login, _address(request))
         await self._check_open(credentials)
-        return Caller(await self._admitted(request, credentials, login), credentials, login)
+        admitted = await self._admitted(request, credentials, login)
+        return Caller(admitted, credentials, login, _address(request))
 
     async def log_in(self, request: HTTPConnection, credentials: UserCredentials) -> Login:
         """Begin a login for a page; its cookie is cookie_of(). Raises Problem."""
@@ -113,7 +121,7 @@ class Callers:
     async def _admitted(
         self, request: HTTPConnection, credentials: UserCredentials, login: Login | None
     ) -> StoreConnection:
-        address = request.client.host if request.client is not None else ""
+        address = _address(request)
         wait_s = self.failures.wait_s(address, self._loop.time()) if credentials != OPEN else 0
         if wait_s > 0 and self.connections.known(credentials) is None:
             raise Problem(
@@ -143,6 +151,10 @@ def unknown_user(detail: str, asks: bool = True) -> Problem:
 def unavailable(error: Exception) -> Problem:
     what = "too-many-users" if isinstance(error, TooManyUsers) else "store-away"
     return Problem(503, what, str(error), "ask again in a moment", {"Retry-After": "1"})
+
+
+def _address(request: HTTPConnection) -> str:
+    return request.client.host if request.client is not None else ""
 
 
 def _is_program(request: HTTPConnection) -> bool:

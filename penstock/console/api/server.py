@@ -28,7 +28,7 @@ class ServerModel(BaseModel):
     unready: str = Field(description="Why no clients should come; empty if all is well.")
     settings: dict[str, Any] = Field(description="Those in force, by their paths; secrets are ***.")
     console: dict[str, Any] = Field(
-        description="Of the console: users, streams, and requests that it refused, by kind."
+        description="Of the console: users, connections, streams, and requests that it refused, by kind."
     )
 
 
@@ -60,7 +60,12 @@ class ReadersModel(BaseModel):
 async def server(request: Request, caller: Asking) -> ServerModel:
     console = console_of(request)
     found, settings, _ = await console.admin.server(caller.connection)
-    own = {"users": len(console.connections), "streams": dict(console.streams), "refused": dict(console.refused)}
+    own = {
+        "users": len(console.connections),
+        "connections": dict(console.sockets),
+        "streams": dict(console.streams),
+        "refused": dict(console.refused),
+    }
     return ServerModel(
         version=found.version,
         started=time_of(found.started_ms),

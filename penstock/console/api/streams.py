@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import FIRST_COMPLETED
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from itertools import count, repeat
 
 from starlette.responses import Response, StreamingResponse
@@ -40,7 +40,20 @@ NOT_BUFFERED = {"x-accel-buffering": "no"}
 
 
 class BoundedStream(StreamingResponse):
-    """A stream that ends when its reader takes nothing for STUCK_S."""
+    """A stream that counts while it is open, keeps its user's connection, and ends when its reader takes nothing for
+    STUCK_S. Making one raises Problem if there are too many.
+    """
+
+    def __init__(
+        self, console: ConsoleState, caller: Caller, content: AsyncGenerator[bytes, None], media_type: str
+    ) -> None:
+        self._console, self._caller = console, caller
+        self._of = caller.payer
+        _check_streams(console, self._of)
+        super().__init__(content, media_type=media_type, headers=NOT_BUFFERED)
+        console.streams.update(open=1, total=1)
+        console.streams_of[self._of] += 1
+        caller.connection.holders += 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_soon(message: Message) -> None:
@@ -50,7 +63,17 @@ class BoundedStream(StreamingResponse):
             except TimeoutError:
                 _cut_off(receive)
 
-        await super().__call__(scope, receive, send_soon)
+        try:
+            await super().__call__(scope, receive, send_soon)
+        finally:
+            self._ended()
+
+    def _ended(self) -> None:
+        self._console.streams["open"] -= 1
+        self._console.streams_of[self._of] -= 1
+        if not self._console.streams_of[self._of]:
+            del self._console.streams_of[self._of]
+        self._caller.connection.holders -= 1
 
 
 def _cut_off(receive: Receive) -> None:
@@ -60,26 +83,22 @@ def _cut_off(receive: Receive) -> None:
         transport.abort()
 
 
-@asynccontextmanager
-async def open_stream(console: ConsoleState, caller: Caller) -> AsyncIterator[None]:
-    """Counts a stream, which keeps its connection. Raises Problem."""
-    check_streams(console)
-    console.streams.update(open=1, total=1)
-    caller.connection.holders += 1
-    try:
-        yield
-    finally:
-        console.streams["open"] -= 1
-        caller.connection.holders -= 1
-
-
-def check_streams(console: ConsoleState) -> None:
-    """Before a stream begins. Raises Problem."""
-    if console.streams["open"] >= console.settings.max_streams:
+def _check_streams(console: ConsoleState, of: str) -> None:
+    """Raises Problem."""
+    settings = console.settings
+    if console.streams_of[of] >= settings.max_streams_per_user:
+        raise Problem(
+            429,
+            "too-many-streams-of-user",
+            f"{settings.max_streams_per_user} streams of this user are open",
+            "close some, or raise the setting console.max_streams_per_user",
+            {"Retry-After": "5"},
+        )
+    if console.streams["open"] >= settings.max_streams:
         raise Problem(
             503,
             "too-many-streams",
-            f"{console.settings.max_streams} streams are open",
+            f"{settings.max_streams} streams are open",
             "close some, or raise the setting console.max_streams",
             {"Retry-After": "5"},
         )
@@ -149,7 +168,7 @@ def ndjson(console: ConsoleState, caller: Caller, reading: Reading, limit: int |
     async def stream() -> AsyncGenerator[bytes, None]:
         left = limit
         place = caller.connection.place
-        async with open_stream(console, caller), aclosing(batches_until_over(console, caller, reading)) as batches:
+        async with aclosing(batches_until_over(console, caller, reading)) as batches:
             try:
                 async for batch in batches:
                     for part in parts_of(batch) if batch is not None else ():
@@ -165,17 +184,16 @@ def ndjson(console: ConsoleState, caller: Caller, reading: Reading, limit: int |
             except ClientError as error:
                 yield b'{"problem":' + bytes(problem_answer(problem_of_end(error)).body) + b"}\n"
 
-    return BoundedStream(stream(), media_type=NDJSON)
+    return BoundedStream(console, caller, stream(), NDJSON)
 
 
 def events(console: ConsoleState, caller: Caller, reading: Reading) -> Response:
     """Messages as server-sent events, until the client goes. `id` is the log_offset, so that Last-Event-ID goes on."""
-    check_streams(console)
     reading.most_ahead_bytes = AHEAD_BYTES
 
     async def stream() -> AsyncGenerator[bytes, None]:
         place = caller.connection.place
-        async with open_stream(console, caller), aclosing(batches_until_over(console, caller, reading)) as batches:
+        async with aclosing(batches_until_over(console, caller, reading)) as batches:
             yield b"retry: 1000\n\n"
             try:
                 async for batch in batches:
@@ -193,4 +211,4 @@ def events(console: ConsoleState, caller: Caller, reading: Reading) -> Response:
                 body = bytes(problem_answer(problem_of_end(error)).body)
                 yield b"event: problem\ndata: " + body + b"\n\n"
 
-    return BoundedStream(stream(), media_type=EVENTS, headers=NOT_BUFFERED)
+    return BoundedStream(console, caller, stream(), EVENTS)

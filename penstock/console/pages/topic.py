@@ -14,10 +14,8 @@ from starlette.responses import JSONResponse, Response
 from penstock.console.api.streams import (
     EVENTS,
     KEEP_ALIVE_S,
-    NOT_BUFFERED,
     BoundedStream,
     is_over,
-    open_stream,
     over,
     problem_of_end,
 )
@@ -133,7 +131,7 @@ async def live(visit: PageVisit) -> Response:
     if last.isascii() and last.isdigit() and len(last) < 19:
         after = await HistoryPages(connection).behind(name, int(last))
     reading = connection.read(name, start=after, stop=None)
-    return BoundedStream(_events(visit, reading), media_type=EVENTS, headers=NOT_BUFFERED)
+    return BoundedStream(visit.console, visit.caller, _events(visit, reading), EVENTS)
 
 
 async def _events(visit: PageVisit, reading: Reading) -> AsyncGenerator[bytes, None]:
@@ -141,33 +139,32 @@ async def _events(visit: PageVisit, reading: Reading) -> AsyncGenerator[bytes, N
     batches = reading.batches()
     following = asyncio.ensure_future(anext(batches))
     ending = over(visit.console, visit.caller)
-    async with open_stream(visit.console, visit.caller):
-        yield b"retry: 1000\n\n"
-        try:
-            while True:
-                await asyncio.wait((following, ending), timeout=KEEP_ALIVE_S, return_when=FIRST_COMPLETED)
-                if is_over(visit.console, visit.caller):
-                    return
-                if not following.done():
-                    yield b": still there\n\n"
-                    continue
-                newest: deque[Message] = deque(maxlen=LIVE_ROWS)
-                number = 0
-                ends_s = asyncio.get_running_loop().time() + LIVE_EVERY_S
-                while following.done():
-                    batch = following.result()
-                    number += len(batch)
-                    newest.extend(batch)
-                    following = asyncio.ensure_future(anext(batches))
-                    await asyncio.wait((following,), timeout=max(0, ends_s - asyncio.get_running_loop().time()))
-                yield _event(newest, number)
-        except (ClientError, StopAsyncIteration) as error:
-            text = problem_of_end(error).detail if isinstance(error, ClientError) else "the store ended the stream"
-            yield _event_of(TEMPLATES.get_template("live_end.html").render(text=text))
-        finally:
-            ending.cancel()
-            following.cancel()
-            reading.close()
+    yield b"retry: 1000\n\n"
+    try:
+        while True:
+            await asyncio.wait((following, ending), timeout=KEEP_ALIVE_S, return_when=FIRST_COMPLETED)
+            if is_over(visit.console, visit.caller):
+                return
+            if not following.done():
+                yield b": still there\n\n"
+                continue
+            newest: deque[Message] = deque(maxlen=LIVE_ROWS)
+            number = 0
+            ends_s = asyncio.get_running_loop().time() + LIVE_EVERY_S
+            while following.done():
+                batch = following.result()
+                number += len(batch)
+                newest.extend(batch)
+                following = asyncio.ensure_future(anext(batches))
+                await asyncio.wait((following,), timeout=max(0, ends_s - asyncio.get_running_loop().time()))
+            yield _event(newest, number)
+    except (ClientError, StopAsyncIteration) as error:
+        text = problem_of_end(error).detail if isinstance(error, ClientError) else "the store ended the stream"
+        yield _event_of(TEMPLATES.get_template("live_end.html").render(text=text))
+    finally:
+        ending.cancel()
+        following.cancel()
+        reading.close()
 
 
 def _event(newest: deque[Message], number: int) -> bytes:

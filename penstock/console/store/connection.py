@@ -30,6 +30,8 @@ class StoreConnection(Client):
     """When it was used last, in seconds of the loop's clock."""
     holders = 0
     """Streams that are open on it."""
+    account = ""
+    """The user as the store knows it, however it logged in; empty: it has no name."""
     meter: PublishMeter | None = None
     """What its messages are paid from; None: no rate is set."""
 

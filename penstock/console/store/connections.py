@@ -111,8 +111,7 @@ class UserConnections:
                 timeout_s=CONNECT_S,
             )
             await _let_in(connection)
-            if self._rates.are_bounded:
-                await self._measure(connection, credentials)
+            await self._identify(connection, credentials)
         old = self._open.pop(key, None)
         if old is not None:
             self._end_soon(old)
@@ -120,16 +119,18 @@ class UserConnections:
         connection.used_s = self._loop.time()
         return connection
 
-    async def _measure(self, connection: StoreConnection, credentials: UserCredentials) -> None:
-        """Have its messages count for its user, whose name the store knows. Raises NoStoreAnswers."""
+    async def _identify(self, connection: StoreConnection, credentials: UserCredentials) -> None:
+        """Have what it does count for its user, whose name the store knows. Raises NoStoreAnswers."""
         try:
-            user = (await connection.rights()).user
+            connection.account = (await connection.rights()).user
         except StoreRefused:  # an older store does not tell
-            user = credentials.user
+            connection.account = credentials.user
         except ClientError as error:
             await connection.close()
             raise NoStoreAnswers(str(error)) from None
-        connection.meter = self._rates.meter(credentials.key, user, connection.names.name, self._loop.time())
+        if self._rates.are_bounded:
+            name, namespace = connection.account, connection.names.name
+            connection.meter = self._rates.meter(credentials.key, name, namespace, self._loop.time())
 
     def _has_room(self) -> bool:
         """Make room by ending the connection that was not used for longest and that has no stream."""
