@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import NamedTuple
@@ -41,6 +42,8 @@ KEEP_ALIVE_S = 30
 GRACE_S = 2
 """How long requests may go on when the console stops; streams end then."""
 SWEEP_S = 5.0
+SWITCH_S = 0.001
+"""How long a thread that makes an answer may keep the interpreter while the loop waits for it."""
 HEADS_S = 0.5
 """How often it is looked whether heads of requests are late."""
 
@@ -106,6 +109,7 @@ async def _serve(
             if serving.done() or await stop.or_tick():
                 return
         tune_garbage_collection()
+        sys.setswitchinterval(SWITCH_S)
         shown = f"[{host}]" if ":" in host else host
         announce("console", f"http{'s' if tls else ''}://{shown}:{listening.getsockname()[1]}")
         swept_s = looked_s = 0.0

@@ -21,9 +21,10 @@ from penstock.console.access.problem_answer import problem_answer
 from penstock.console.access.state import ConsoleState
 from penstock.console.api.problems import problem_of
 from penstock.console.errors import Problem
-from penstock.console.views.messages import MessageFields, encoded, lines, shown
+from penstock.console.views.messages import MessageFields, StoredMessage, encoded, lines, made
+from penstock.console.views.sizes import shown_bytes
 from penstock.sdk.errors import ClientClosed, ClientError
-from penstock.sdk.message import COMPRESSED, FLAGS, PAYLOAD, Batch
+from penstock.sdk.message import Batch
 from penstock.sdk.reading import Reading
 from store.records.record_bytes import walk
 
@@ -32,8 +33,6 @@ EVENTS = "text/event-stream"
 PART_MESSAGES = 1_024
 PART_BYTES = 256 << 10
 AHEAD_BYTES = 256 << 10
-COMPRESSED_BYTES = 32 << 10
-"""What a compressed payload counts for: how long it is, is known once it is decompressed."""
 KEEP_ALIVE_S = 15.0
 STUCK_S = 60.0
 NOT_BUFFERED = {"x-accel-buffering": "no"}
@@ -122,7 +121,7 @@ def parts_of(batch: Batch) -> Iterator[list[MessageFields]]:
     size_bytes = 0
     for record, queue_offset in zip(walk(batch.records), offsets, strict=False):
         part.append((record, queue_offset))
-        size_bytes += COMPRESSED_BYTES if record[FLAGS] & COMPRESSED else len(record[PAYLOAD])
+        size_bytes += shown_bytes(record)
         if len(part) == PART_MESSAGES or size_bytes >= PART_BYTES:
             yield part
             part, size_bytes = [], 0
@@ -173,7 +172,7 @@ def ndjson(console: ConsoleState, caller: Caller, reading: Reading, limit: int |
                 async for batch in batches:
                     for part in parts_of(batch) if batch is not None else ():
                         taken = part if left is None else part[:left]
-                        yield lines(shown(taken, place))
+                        yield await made(lines, taken, place)
                         if left is not None:
                             left -= len(taken)
                             if left <= 0:
@@ -185,6 +184,10 @@ def ndjson(console: ConsoleState, caller: Caller, reading: Reading, limit: int |
                 yield b'{"problem":' + bytes(problem_answer(problem_of_end(error)).body) + b"}\n"
 
     return BoundedStream(console, caller, stream(), NDJSON)
+
+
+def _as_events(messages: list[StoredMessage]) -> bytes:
+    return b"".join([b"id: %d\ndata: %b\n\n" % (each.log_offset, encoded(each)) for each in messages])
 
 
 def events(console: ConsoleState, caller: Caller, reading: Reading) -> Response:
@@ -201,10 +204,7 @@ def events(console: ConsoleState, caller: Caller, reading: Reading) -> Response:
                         yield b": still there\n\n"
                         continue
                     for part in parts_of(batch):
-                        messages = shown(part, place)
-                        yield b"".join(
-                            [b"id: %d\ndata: %b\n\n" % (each.log_offset, encoded(each)) for each in messages]
-                        )
+                        yield await made(_as_events, part, place)
                         if is_over(console, caller):
                             return
             except ClientError as error:
