@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class QuotaSettings:
     """Sessions, subscriptions, groups, topics, delayed and retained messages are counted by the store: set these for
-    `penstock store`. All other limits are for one gateway process. 0 means none. Those of a namespace are for each but
-    the default one, unless that is to have them too."""
+    `penstock store`. All other limits are for one gateway process, and the rates for a console too. 0 means none. Those
+    of a namespace are for each but the default one, unless that is to have them too."""
 
     client_messages_per_s: int = field(
         default=0, metadata={"doc": "Messages that a client may publish in a second; 0: any number.", "at_least": 0}

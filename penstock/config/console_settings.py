@@ -50,7 +50,25 @@ class ConsoleSettings:
     tls_key: Path | None = field(default=None, metadata={"doc": "PEM file with the private key of that certificate."})
     max_connections: int = field(
         default=1_000,
-        metadata={"doc": "Connections to the console; further ones get the status 503.", "at_least": 1},
+        metadata={
+            "doc": "Connections to the console. A further one ends one without a request, or gets the status 503.",
+            "at_least": 1,
+        },
+    )
+    max_connections_per_address: int = field(
+        default=250,
+        metadata={
+            "doc": "The same of one address (IPv6: /64 network). Those of console.proxies have no such bound.",
+            "at_least": 1,
+        },
+    )
+    head_s: int = field(
+        default=10,
+        metadata={"doc": "Within so many seconds the head of a request has to come.", "at_least": 1, "at_most": 3_600},
+    )
+    body_s: int = field(
+        default=30,
+        metadata={"doc": "Within so many seconds its body has to come.", "at_least": 1, "at_most": 3_600},
     )
     max_users: int = field(
         default=100,
@@ -62,6 +80,13 @@ class ConsoleSettings:
     max_streams: int = field(
         default=100,
         metadata={"doc": "Streams (server-sent events, NDJSON) that are open at a time.", "at_least": 1},
+    )
+    max_streams_per_user: int = field(
+        default=25,
+        metadata={
+            "doc": "The same of one user, however it logged in; where nobody has a name, of one address.",
+            "at_least": 1,
+        },
     )
     max_body_bytes: int = field(
         default=8 * MIB,

@@ -81,4 +81,4 @@ def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
     if find_spec(PAGES) is not None:
         app.include_router(import_module(f"{PAGES}.routes").router)
     names = HostNames(listen_host, state.settings.hosts)
-    return Gate(app, names, state.settings.max_body_bytes, state.refused)
+    return Gate(app, names, state.settings.max_body_bytes, state.settings.body_s, state.refused)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import NamedTuple
@@ -21,10 +22,12 @@ from penstock.console.access.callers import Callers
 from penstock.console.access.logins import Logins
 from penstock.console.access.state import ConsoleState
 from penstock.console.app import console_app
+from penstock.console.http_connections import HttpConnections
 from penstock.console.store.admin import AdminRequests
 from penstock.console.store.connections import ConsoleStore, UserConnections
 from penstock.console.store.once import PublishedOnce
 from penstock.console.store.operator import OperatorConnection
+from penstock.console.store.publish_rates import PublishRates
 from penstock.console.views.topics import TopicViews
 from penstock.errors import UsageError
 from penstock.servers.logs import announce
@@ -38,6 +41,10 @@ KEEP_ALIVE_S = 30
 GRACE_S = 2
 """How long requests may go on when the console stops; streams end then."""
 SWEEP_S = 5.0
+SWITCH_S = 0.001
+"""How long a thread that makes an answer may keep the interpreter while the loop waits for it."""
+HEADS_S = 0.5
+"""How often it is looked whether heads of requests are late."""
 
 
 class OperatorAccess(NamedTuple):
@@ -67,11 +74,14 @@ def serve(settings: Settings) -> int:
     tls = _tls(settings.console)
     listening = _listening(settings.console.listen)
     with listening:
-        return run(settings, lambda: _serve(settings.console, store, operator, listening, tls))
+        return run(
+            settings, lambda: _serve(settings.console, PublishRates(settings.quota), store, operator, listening, tls)
+        )
 
 
 async def _serve(
     settings: ConsoleSettings,
+    rates: PublishRates,
     store: ConsoleStore,
     operator: OperatorAccess | None,
     listening: socket.socket,
@@ -82,7 +92,7 @@ async def _serve(
     log.info("penstock %s console starting, store=%s", VERSION, store.url)
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
-        connections = UserConnections(store, settings.max_users)
+        connections = UserConnections(store, settings.max_users, rates)
         closing.push_async_callback(connections.close)
         logins = Logins(settings.session_s)
         is_exposed = not is_loopback(host) and not settings.allow_open_beyond_loopback
@@ -94,7 +104,8 @@ async def _serve(
         state = ConsoleState(
             settings, connections, callers, PublishedOnce(), TopicViews(), admin, is_secure=tls is not None
         )
-        server = _HttpServer(_config(settings, state, host, tls))
+        sockets = HttpConnections(settings, state.sockets, state.refused)
+        server = _HttpServer(_config(settings, state, sockets, host, tls))
         serving = asyncio.create_task(server.serve([listening]))
         closing.push_async_callback(_end, server, serving, stop)
         closing.callback(state.stopping.set)
@@ -102,11 +113,15 @@ async def _serve(
             if serving.done() or await stop.or_tick():
                 return
         tune_garbage_collection()
+        sys.setswitchinterval(SWITCH_S)
         shown = f"[{host}]" if ":" in host else host
         announce("console", f"http{'s' if tls else ''}://{shown}:{listening.getsockname()[1]}")
-        swept_s = 0.0
+        swept_s = looked_s = 0.0
         loop = asyncio.get_running_loop()
         while not await stop.or_tick():
+            if loop.time() - looked_s > HEADS_S:
+                looked_s = loop.time()
+                sockets.tick(looked_s)
             if loop.time() - swept_s > SWEEP_S:
                 swept_s = loop.time()
                 connections.tick()
@@ -129,10 +144,12 @@ async def _end(server: uvicorn.Server, serving: asyncio.Task[None], stop: Stop) 
     serving.result()
 
 
-def _config(settings: ConsoleSettings, state: ConsoleState, host: str, tls: ssl.SSLContext | None) -> uvicorn.Config:
+def _config(
+    settings: ConsoleSettings, state: ConsoleState, sockets: HttpConnections, host: str, tls: ssl.SSLContext | None
+) -> uvicorn.Config:
     config = uvicorn.Config(
         console_app(state, host),
-        http="httptools",
+        http=sockets.protocol,  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
@@ -140,7 +157,7 @@ def _config(settings: ConsoleSettings, state: ConsoleState, host: str, tls: ssl.
         server_header=False,
         proxy_headers=bool(settings.proxies),
         forwarded_allow_ips=list(settings.proxies),
-        limit_concurrency=settings.max_connections,
+        limit_concurrency=settings.max_connections + 1,  # of requests too whose connections have ended
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
         backlog=BACKLOG,

@@ -77,7 +77,9 @@ class Reading:
             self.close()
 
     def close(self) -> None:
-        """Nothing more is wanted."""
+        """Nothing more is wanted. The store counts who follows a queue, so it is told once."""
+        if self._is_closed:
+            return
         self._is_closed = True
         if self._request is not None:
             self._link.requests.drop(self._request)

@@ -15,6 +15,11 @@ from penstock.servers.logs import announce
 from penstock.servers.process import CONSOLE_SOCKET, Stop
 
 GRACE_S = 5.0
+RATES = {path for path in SETTINGS if path.startswith("quota.") and path.endswith("_per_s")} | {
+    "quota.burst_ms",
+    "quota.bound_default_namespace",
+}
+"""How fast users may publish, which the console sees to for those that come by HTTP."""
 WRONGLY_ASKED = 2
 """The exit code of a console that a new start does not help: its port is in use, or a setting is wrong."""
 
@@ -61,7 +66,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
     found: dict[str, str] = {}
     for path, setting in SETTINGS.items():
         value = value_of(settings, path)
-        if path.startswith(("console.", "log_")) and value is not None:
+        if (path.startswith(("console.", "log_")) or path in RATES) and value is not None:
             found[setting.environment_names[-1]] = _text(value)
     return found
 

@@ -54,6 +54,7 @@ def test_the_values_reach_the_program(console: Rendered) -> None:
     ]
     assert of_console["proxies"] == ["10.0.0.0/8", "fd00::/8"]
     assert (of_console["max_streams"], of_console["session_s"], settings["log_level"]) == (20, 3_600, "warning")
+    assert settings["quota"]["user_messages_per_s"] == 50
     assert of_console["tls_certificate"] == "/etc/penstock/browsers/tls.crt"
     assert of_console["allow_open_beyond_loopback"] is False
     given = variables_of(console.container("console"))

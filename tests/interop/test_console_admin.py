@@ -45,6 +45,9 @@ def test_an_admin_sees_and_ends_clients(penstock_server: ServerFactory, tmp_path
     assert root.get(path).json["subscribed"] == [{"topic_filter": "line/+", "qos": 1}]
     readers = root.get("/readers", topic="line/7").json
     assert [each["client_id"] for each in readers["sessions"]] == ["root/ä"]
+    assert readers["next"] is None
+    cursor = root.get("/messages", filter="line/7", limit=1).json["next"] or "AAAA"
+    assert root.get("/readers", topic="line/7", after=cursor).kind == "bad-cursor"
     for method, below in (
         ("GET", "/clients"),
         ("GET", path),

@@ -146,14 +146,14 @@ affinity:
 
 {{/*
 The operator's settings as environment variables. Takes a dict of `settings` and `without`, the sections left out; or, in its place,
-`only`, the one section that is taken besides the settings without one.
+`only`, the sections that are taken besides the settings without one.
 */}}
 {{- define "penstock.settings" -}}
 {{- $without := .without }}
-{{- $only := .only }}
+{{- $only := .only | default list }}
 {{- range $name, $value := .settings }}
 {{- $section := splitList "." $name | first }}
-{{- if ternary (has $section (list $only $name)) (not (has $section $without)) (not (empty $only)) }}
+{{- if ternary (has $section (append $only $name)) (not (has $section $without)) (not (empty $only)) }}
 - name: PENSTOCK_{{ $name | replace "." "__" | upper }}
   {{- if kindIs "slice" $value }}
   value: {{ join "," $value | quote }}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
 
+from gateway.auth.sources import source_of
 from penstock.console.access.gate import SAFE_METHODS
 from penstock.console.access.logins import COOKIE, CSRF_HEADER, Login, Logins
 from penstock.console.errors import NoStoreAnswers, NotAdmitted, Problem, TooManyUsers
@@ -30,11 +31,17 @@ class Caller:
     connection: StoreConnection
     credentials: UserCredentials
     login: Login | None = None
+    address: str = ""
 
     @property
     def user(self) -> str:
         """The name that the store found, whatever the request says; empty: nobody by name."""
         return self.connection.user
+
+    @property
+    def payer(self) -> str:
+        """Whom its streams count for: the user as the store knows it, or the address of one without a name."""
+        return "/".join(self.connection.account) if self.user else f"address {source_of(self.address)}"
 
     @property
     def csrf_token(self) -> str:
@@ -55,9 +62,10 @@ class Callers:
         credentials, login = self._shown(request)
         found = self.connections.known(credentials, _address(request))
         if found is not None and not self._is_beyond_loopback:
-            return Caller(found, credentials, login)
+            return Caller(found, credentials, login, _address(request))
         await self._check_open(credentials)
-        return Caller(await self._admitted(request, credentials, login), credentials, login)
+        admitted = await self._admitted(request, credentials, login)
+        return Caller(admitted, credentials, login, _address(request))
 
     async def log_in(self, request: HTTPConnection, credentials: UserCredentials) -> tuple[Login, str]:
         """Begin a login for a page; returns it and the name that the store found. Raises Problem."""

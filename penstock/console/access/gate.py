@@ -15,12 +15,16 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.auth.sources import source_of
 from penstock.console.access.problem_answer import problem_answer
 from penstock.console.errors import Problem
 
 BODIES_BYTES = 64 << 20
-"""Of all bodies that are received at a time."""
-BODY_S = 30.0
+"""Of all bodies that are received at a time, and in use."""
+SHARE_BYTES = BODIES_BYTES // 4
+"""Of those of one address."""
+SMALL_BYTES = 64 << 10
+"""A body up to here is received whatever others hold, so that a login gets through; connections bound their number."""
 MOST_LENGTH_DIGITS = 18
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 CONTENT_SECURITY_POLICY = (
@@ -63,12 +67,16 @@ def _is_address(name: str) -> bool:
 class Gate:
     """ASGI middleware. `refused` counts what it refuses, by kind of problem."""
 
-    def __init__(self, app: ASGIApp, names: HostNames, max_body_bytes: int, refused: Counter[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, names: HostNames, max_body_bytes: int, body_s: float, refused: Counter[str]
+    ) -> None:
         self._app = app
         self._names = names
         self._max_body_bytes = max_body_bytes
+        self._body_s = body_s
         self._refused = refused
-        self._bodies_bytes = 0
+        self._bodies: Counter[str] = Counter()
+        """Bytes of bodies by the source of their address."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -81,21 +89,26 @@ class Gate:
                 message["headers"] = [*message.get("headers", ()), *_added(message)]
             await send(message)
 
-        held_bytes = 0
+        held_bytes, source = 0, _source_of(scope)
         try:
             self._check_names(scope, headers)
-            body = await self._body(headers, receive)
+            body = await self._body(headers, receive, source)
             if body is None:
                 await self._app(scope, receive, answer)
                 return
             held_bytes = len(body)
-            self._bodies_bytes += held_bytes
+            self._hold(source, held_bytes)
             await self._app(scope, _Replayed(body, receive), answer)
         except Problem as problem:  # of the gate itself; the app answers its own
             self._refused[problem.kind] += 1
             await problem_answer(problem)(scope, receive, answer)
         finally:
-            self._bodies_bytes -= held_bytes
+            self._hold(source, -held_bytes)
+
+    def _hold(self, source: str, size_bytes: int) -> None:
+        self._bodies[source] += size_bytes
+        if not self._bodies[source]:
+            del self._bodies[source]
 
     def _check_names(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Raises Problem."""
@@ -119,7 +132,7 @@ class Gate:
                 "make changes from the console's own pages, or with a program that sends no Origin",
             )
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive, source: str) -> bytes | None:
         """The whole body; None if there is none. Raises Problem."""
         length = headers.get(b"content-length", b"")
         if not length and b"transfer-encoding" not in headers:
@@ -129,30 +142,33 @@ class Gate:
         parts: list[bytes] = []
         size_bytes = 0
         try:
-            async with asyncio.timeout(BODY_S):
+            async with asyncio.timeout(self._body_s):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise Problem(400, "incomplete-body", "the connection ended within the body", "send it again")
                     part = message.get("body", b"")
                     size_bytes += len(part)
-                    self._bodies_bytes += len(part)
+                    self._hold(source, len(part))
                     parts.append(part)
-                    self._check_size(size_bytes)
+                    self._check_size(size_bytes, source)
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError:
-            raise Problem(
-                408, "slow-body", f"the body did not come within {BODY_S:.0f} s", "send smaller bodies"
-            ) from None
+            detail = f"the body did not come within {self._body_s:.0f} s"
+            remedy = "send smaller bodies, or raise the setting console.body_s"
+            raise Problem(408, "slow-body", detail, remedy) from None
         finally:
-            self._bodies_bytes -= size_bytes
+            self._hold(source, -size_bytes)
 
-    def _check_size(self, size_bytes: int) -> None:
+    def _check_size(self, size_bytes: int, source: str) -> None:
         """Raises Problem."""
         if size_bytes > self._max_body_bytes:
             raise self._too_large()
-        if self._bodies_bytes > max(BODIES_BYTES, self._max_body_bytes):
+        if size_bytes <= SMALL_BYTES:
+            return
+        is_full = sum(self._bodies.values()) > max(BODIES_BYTES, self._max_body_bytes)
+        if is_full or self._bodies[source] > max(SHARE_BYTES, self._max_body_bytes):
             raise Problem(
                 503, "too-many-bodies", "too many large bodies come at a time", "send it again", {"Retry-After": "1"}
             )
@@ -172,6 +188,12 @@ def _host_of(origin: str) -> str:
         return urlsplit(origin).netloc.lower()
     except ValueError:  # such as an open bracket
         return ""
+
+
+def _source_of(scope: Scope) -> str:
+    """Of the client, as a trusted proxy says it."""
+    client = scope.get("client")
+    return source_of(client[0]) if client else ""
 
 
 _LOOKED_AT = {b"host", b"origin", b"sec-fetch-site", b"content-length", b"transfer-encoding"}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.console.store.connections import UserCredentials
 
@@ -16,12 +17,33 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """`csrf_token`: what a page sends with each change, since other sites can make a browser send its cookie."""
+    """`csrf_token`: what a page sends with each change, since other sites can make a browser send its cookie.
+
+    `ended` is set when the login is over before `ends_s`: its streams end then.
+    """
 
     name: str
     csrf_token: str
     credentials: UserCredentials
     ends_s: float
+    ended: asyncio.Event = field(default_factory=asyncio.Event, compare=False, repr=False)
+
+    def is_over(self, now_s: float) -> bool:
+        return self.ended.is_set() or now_s > self.ends_s
+
+
+async def until_over(login: Login | None, stopping: asyncio.Event) -> None:
+    """Return when a login is over, or `stopping` is set."""
+    rings = [asyncio.ensure_future(stopping.wait())]
+    left_s = None
+    if login is not None:
+        rings.append(asyncio.ensure_future(login.ended.wait()))
+        left_s = max(0.0, login.ends_s - asyncio.get_running_loop().time())
+    try:
+        await asyncio.wait(rings, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in rings:
+            each.cancel()
 
 
 class Logins:
@@ -40,20 +62,26 @@ class Logins:
         )
         self._logins[login.name] = login
         if len(self._logins) > MOST_LOGINS:
-            self._logins.popitem(last=False)
+            self._end_oldest()
         return login
 
     def found(self, name: str, now_s: float) -> Login | None:
         login = self._logins.get(name)
-        if login is not None and now_s > login.ends_s:
+        if login is not None and login.is_over(now_s):
             self.end(name)
             return None
         return login
 
     def end(self, name: str) -> None:
-        self._logins.pop(name, None)
+        login = self._logins.pop(name, None)
+        if login is not None:
+            login.ended.set()
+
+    def _end_oldest(self) -> None:
+        _, login = self._logins.popitem(last=False)
+        login.ended.set()
 
     def tick(self, now_s: float) -> None:
         """Forget what is over; all live equally long, so the oldest are first."""
         while self._logins and now_s > next(iter(self._logins.values())).ends_s:
-            self._logins.popitem(last=False)
+            self._end_oldest()

@@ -30,8 +30,12 @@ class ConsoleState:
     admin: AdminRequests
     refused: Counter[str] = field(default_factory=Counter)
     """Requests that were answered with a problem, by its kind."""
+    sockets: Counter[str] = field(default_factory=Counter)
+    """Connections of browsers and programs that are open (`open`), and that there were (`total`)."""
     streams: Counter[str] = field(default_factory=Counter)
     """Streams that are open (`open`), and that there were (`total`)."""
+    streams_of: Counter[str] = field(default_factory=Counter)
+    """Those that are open, by user."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the console ends: streams end."""
     overview: Overview = field(default_factory=Overview)

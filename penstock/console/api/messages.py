@@ -16,7 +16,8 @@ from penstock.console.api.streams import EVENTS, NDJSON, events, ndjson
 from penstock.console.store.connection import StoreConnection
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
 from penstock.console.views.history import NO_END, HistoryPage, HistoryPages, HistorySpan
-from penstock.console.views.messages import MessageFields, MessagesPage, Order, encoded, shown
+from penstock.console.views.messages import MessageFields, Order, encoded, made, page_of
+from penstock.console.views.sizes import ANSWER_BYTES, fitting, shown_bytes
 from penstock.sdk.positions import moment, where
 from store.records.record_bytes import walk
 from store.wire import messages as wire
@@ -52,9 +53,14 @@ class MessageModel(BaseModel):
     response_topic: str | None = None
     correlation_data_base64: str | None = None
     lost: int = Field(default=0, description="Messages before it that are lost, as the log is damaged.")
+    unreadable: str = Field(
+        default="", description="Why it has no payload here: it cannot be decompressed, or is larger than 16 MiB."
+    )
 
 
 class PageModel(BaseModel):
+    """Its payloads have 4 MiB together, decompressed, or it has one message; it may have fewer than `limit`."""
+
     messages: list[MessageModel]
     next: str | None = Field(description="The cursor of the next page in this order; null: that was all.")
 
@@ -122,16 +128,15 @@ async def read(
     pages = history_of(caller.connection)
     step = pages.backward if order == "desc" else pages.forward
     page = await step(span, limit, (goes_on.at, goes_on.until) if goes_on is not None else None)
-    return _answer(caller.connection, page, query)
+    return await _answer(caller.connection, page, query)
 
 
 @router.get("/messages/{message_id}", summary="One message", response_model=MessageModel)
 async def one(message_id: str, caller: Annotated[Caller, Depends(caller_of)]) -> Response:
     """The message that a receipt names."""
-    place = caller.connection.place
     message = await caller.connection.at(message_id)
-    (found,) = shown([(message.record, message.queue_offset)], place)
-    return Response(encoded(found), media_type=JSON)
+    found: list[MessageFields] = [(message.record, message.queue_offset)]
+    return Response(await made(lambda messages: encoded(messages[0]), found, caller.connection.place), media_type=JSON)
 
 
 def position_of(text: str | None, name: str, default: str) -> str | int:
@@ -153,9 +158,9 @@ def history_of(connection: StoreConnection) -> HistoryPages:
     return connection.pages
 
 
-def _answer(connection: StoreConnection, page: HistoryPage, query: bytes) -> Response:
+async def _answer(connection: StoreConnection, page: HistoryPage, query: bytes) -> Response:
     goes_on = None if page.next is None else text_of(PageCursor(query, *page.next))
-    return Response(encoded(MessagesPage(shown(page.messages, connection.place), goes_on)), media_type=JSON)
+    return Response(await page_of(page.messages, goes_on, connection.place), media_type=JSON)
 
 
 async def _with_key(
@@ -175,12 +180,19 @@ async def _with_key(
     before = goes_on.at if goes_on is not None else NO_END
     in_log = connection.names.topic(span.topic_filter)
     found: list[MessageFields] = []
+    left_bytes = ANSWER_BYTES
     while before and len(found) < limit:
         request = wire.Find(key, in_log, moment(span.start), moment(span.stop), before, limit - len(found))
         answer, records = await connection.request(request, wire.Found)
-        found += [(record, None) for record in walk(records)]
+        part = list(walk(records))
+        number = max(fitting(part, left_bytes), int(not found))
+        found += [(record, None) for record in part[:number]]
+        left_bytes -= sum(map(shown_bytes, part[:number]))
         before = answer.before
-    return _answer(connection, HistoryPage(found, (before, 0) if before else None), query)
+        if number < len(part):
+            before = found[-1][0][0]
+            break
+    return await _answer(connection, HistoryPage(found, (before, 0) if before else None), query)
 
 
 async def _live(request: Request, caller: Caller, span: HistorySpan) -> Response:

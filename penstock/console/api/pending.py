@@ -16,12 +16,16 @@ from penstock.console.api.messages import JSON, Filter, PageModel
 from penstock.console.api.topics import check_topic
 from penstock.console.store.connection import StoreConnection
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
-from penstock.console.views.messages import MessageFields, MessagesPage, encoded, rfc3339, shown
+from penstock.console.views.messages import MessageFields, page_of, rfc3339
+from penstock.console.views.sizes import ANSWER_BYTES, shown_bytes
 from penstock.sdk.errors import NotFound, NotPermitted
 from penstock.sdk.filters import matches_any
+from penstock.sdk.message import TOPIC
 from store.wire import messages as wire
 
 MOST_ROWS = 500
+AT_A_TIME = 8
+"""Retained messages that are read at a time."""
 
 router = APIRouter()
 Asking = Annotated[Caller, Depends(caller_of)]
@@ -97,10 +101,27 @@ async def retained(
     behind = parse_cursor(after, query).after if after is not None else ""
     request = wire.Retained(connection.names.topic(topic_filter), behind, limit)
     answer, _ = await connection.request(request, wire.RetainedFound)
-    found = await asyncio.gather(*(_at(connection, log_offset) for log_offset, _, _ in answer.messages))
-    messages = shown([each for each in found if each is not None], connection.place)
-    goes_on = None if answer.next is None else text_of(PageCursor(query, after=answer.next))
-    return Response(encoded(MessagesPage(messages, goes_on)), media_type=JSON)
+    found, following = await _read_retained(connection, [each[0] for each in answer.messages], answer.next)
+    goes_on = None if following is None else text_of(PageCursor(query, after=following))
+    return Response(await page_of(found, goes_on, connection.place), media_type=JSON)
+
+
+async def _read_retained(
+    connection: StoreConnection, log_offsets: list[int], following: str | None
+) -> tuple[list[MessageFields], str | None]:
+    """The messages there that an answer has room for, and the topic, as the log has it, behind which it goes on."""
+    found: list[MessageFields] = []
+    left_bytes = ANSWER_BYTES
+    for at in range(0, len(log_offsets), AT_A_TIME):
+        read = await asyncio.gather(*(_at(connection, each) for each in log_offsets[at : at + AT_A_TIME]))
+        for message in read:
+            if message is None:
+                continue
+            left_bytes -= shown_bytes(message[0])
+            if left_bytes < 0 and found:
+                return found, found[-1][0][TOPIC].decode()
+            found.append(message)
+    return found, following
 
 
 async def _at(connection: StoreConnection, log_offset: int) -> MessageFields | None:

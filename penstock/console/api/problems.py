@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from http import HTTPStatus
+from math import ceil
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -14,6 +15,7 @@ from starlette.responses import Response
 
 from penstock.console.access.problem_answer import problem_answer
 from penstock.console.errors import Problem
+from penstock.console.store.publish_rates import PublishesTooFast
 from penstock.sdk.errors import (
     BadMessage,
     BadMessageId,
@@ -65,6 +67,11 @@ def problem_of(error: Exception) -> Problem:
             return Problem(400, "bad-message", text, "see POST /api/v1/messages in /api/docs")
         case BadPosition() | BadOption():
             return Problem(400, "bad-parameter", text, "see the parameters of this path in /api/docs")
+        case PublishesTooFast(wait_s=wait_s):
+            again = {"Retry-After": str(ceil(wait_s))}
+            return Problem(
+                429, "publishes-too-fast", text, f"publish more slowly, and this again in {wait_s:.1f} s", again
+            )
         case Overloaded():
             return Problem(503, "overloaded", text, "publish more slowly", AGAIN)
         case StoreRefused(code=code):

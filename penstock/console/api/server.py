@@ -13,6 +13,8 @@ from penstock.console.access.state import caller_of, console_of
 from penstock.console.api.clients import time_of
 from penstock.console.api.problems import bad_parameter
 from penstock.console.api.topics import check_topic
+from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
+from penstock.console.views.sizes import ANSWER_BYTES
 from store.wire.operator_messages import TopicReaders, TopicReadersFound
 
 MOST_READERS = 10_000
@@ -28,7 +30,7 @@ class ServerModel(BaseModel):
     unready: str = Field(description="Why no clients should come; empty if all is well.")
     settings: dict[str, Any] = Field(description="Those in force, by their paths; secrets are ***.")
     console: dict[str, Any] = Field(
-        description="Of the console: users, streams, and requests that it refused, by kind."
+        description="Of the console: users, connections, streams, and requests that it refused, by kind."
     )
 
 
@@ -53,14 +55,20 @@ class ReaderModel(BaseModel):
 
 class ReadersModel(BaseModel):
     sessions: list[ReaderModel]
-    groups: list[tuple[str, str]] = Field(description="Name and topic filter of each.")
+    groups: list[tuple[str, str]] = Field(description="Name and topic filter of each; all on the first page.")
+    next: str | None = Field(description="The cursor of the next page; null: that was all.")
 
 
 @router.get("/server", summary="Version, health and settings in force")
 async def server(request: Request, caller: Asking) -> ServerModel:
     console = console_of(request)
     found, settings, _ = await console.admin.server(caller.connection)
-    own = {"users": len(console.connections), "streams": dict(console.streams), "refused": dict(console.refused)}
+    own = {
+        "users": len(console.connections),
+        "connections": dict(console.sockets),
+        "streams": dict(console.streams),
+        "refused": dict(console.refused),
+    }
     return ServerModel(
         version=found.version,
         started=time_of(found.started_ms),
@@ -87,22 +95,29 @@ async def figures(
 
 @router.get("/readers", summary="Who reads a topic: sessions and groups", tags=["topics"])
 async def readers(
-    request: Request, caller: Asking, topic: Annotated[str, Query(min_length=1, max_length=2_048)]
+    request: Request,
+    caller: Asking,
+    topic: Annotated[str, Query(min_length=1, max_length=2_048)],
+    after: Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")] = None,
 ) -> ReadersModel:
-    """Sessions in the log whose filters match; 10,000 at most."""
+    """Sessions in the log whose filters match; a page has 10,000 at most, and 4 MiB of their names and filters."""
     check_topic(topic, "topic")
     if not topic:
         raise bad_parameter("topic", "it is empty")
     admin = console_of(request).admin
     sessions: list[ReaderModel] = []
     groups: list[tuple[str, str]] = []
-    after: int | None = 0
-    while after is not None and len(sessions) < MOST_READERS:
-        found = await admin.ask(caller.connection, TopicReaders(topic, after), TopicReadersFound)
+    query = query_of("readers", topic)
+    at: int | None = parse_cursor(after, query).at if after is not None else 0
+    left_bytes = ANSWER_BYTES
+    while at is not None and len(sessions) < MOST_READERS and left_bytes > 0:
+        found = await admin.ask(caller.connection, TopicReaders(topic, at), TopicReadersFound)
+        left_bytes -= sum(len(each.client_id) + len(each.topic_filter) for each in found.sessions)
         groups += found.groups
         sessions += [
             ReaderModel(client_id=each.client_id, topic_filter=each.topic_filter, qos=each.qos, online=each.online)
             for each in found.sessions
         ]
-        after = found.next
-    return ReadersModel(sessions=sessions, groups=groups)
+        at = found.next
+    goes_on = None if at is None else text_of(PageCursor(query, at))
+    return ReadersModel(sessions=sessions, groups=groups, next=goes_on)

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import FIRST_COMPLETED
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from itertools import count, repeat
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from penstock.console.access.callers import Caller
+from penstock.console.access.callers import Caller, unknown_user
+from penstock.console.access.logins import until_over
 from penstock.console.access.problem_answer import problem_answer
 from penstock.console.access.state import ConsoleState
 from penstock.console.api.problems import problem_of
 from penstock.console.errors import Problem
-from penstock.console.views.messages import MessageFields, encoded, lines, shown
-from penstock.sdk.errors import ClientError
-from penstock.sdk.message import COMPRESSED, FLAGS, PAYLOAD, Batch
+from penstock.console.views.messages import MessageFields, StoredMessage, encoded, lines, made
+from penstock.console.views.sizes import shown_bytes
+from penstock.sdk.errors import ClientClosed, ClientError
+from penstock.sdk.message import Batch
 from penstock.sdk.reading import Reading
 from store.records.record_bytes import walk
 
@@ -31,15 +33,26 @@ EVENTS = "text/event-stream"
 PART_MESSAGES = 1_024
 PART_BYTES = 256 << 10
 AHEAD_BYTES = 256 << 10
-COMPRESSED_BYTES = 32 << 10
-"""What a compressed payload counts for: how long it is, is known once it is decompressed."""
 KEEP_ALIVE_S = 15.0
 STUCK_S = 60.0
 NOT_BUFFERED = {"x-accel-buffering": "no"}
 
 
 class BoundedStream(StreamingResponse):
-    """A stream that ends when its reader takes nothing for STUCK_S."""
+    """A stream that counts while it is open, keeps its user's connection, and ends when its reader takes nothing for
+    STUCK_S. Making one raises Problem if there are too many.
+    """
+
+    def __init__(
+        self, console: ConsoleState, caller: Caller, content: AsyncGenerator[bytes, None], media_type: str
+    ) -> None:
+        self._console, self._caller = console, caller
+        self._of = caller.payer
+        _check_streams(console, self._of)
+        super().__init__(content, media_type=media_type, headers=NOT_BUFFERED)
+        console.streams.update(open=1, total=1)
+        console.streams_of[self._of] += 1
+        caller.connection.holders += 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_soon(message: Message) -> None:
@@ -49,7 +62,17 @@ class BoundedStream(StreamingResponse):
             except TimeoutError:
                 _cut_off(receive)
 
-        await super().__call__(scope, receive, send_soon)
+        try:
+            await super().__call__(scope, receive, send_soon)
+        finally:
+            self._ended()
+
+    def _ended(self) -> None:
+        self._console.streams["open"] -= 1
+        self._console.streams_of[self._of] -= 1
+        if not self._console.streams_of[self._of]:
+            del self._console.streams_of[self._of]
+        self._caller.connection.holders -= 1
 
 
 def _cut_off(receive: Receive) -> None:
@@ -59,29 +82,36 @@ def _cut_off(receive: Receive) -> None:
         transport.abort()
 
 
-@asynccontextmanager
-async def open_stream(console: ConsoleState, caller: Caller) -> AsyncIterator[None]:
-    """Counts a stream, which keeps its connection. Raises Problem."""
-    check_streams(console)
-    console.streams.update(open=1, total=1)
-    caller.connection.holders += 1
-    try:
-        yield
-    finally:
-        console.streams["open"] -= 1
-        caller.connection.holders -= 1
-
-
-def check_streams(console: ConsoleState) -> None:
-    """Before a stream begins. Raises Problem."""
-    if console.streams["open"] >= console.settings.max_streams:
+def _check_streams(console: ConsoleState, of: str) -> None:
+    """Raises Problem."""
+    settings = console.settings
+    if console.streams_of[of] >= settings.max_streams_per_user:
+        raise Problem(
+            429,
+            "too-many-streams-of-user",
+            f"{settings.max_streams_per_user} streams of this user are open",
+            "close some, or raise the setting console.max_streams_per_user",
+            {"Retry-After": "5"},
+        )
+    if console.streams["open"] >= settings.max_streams:
         raise Problem(
             503,
             "too-many-streams",
-            f"{console.settings.max_streams} streams are open",
+            f"{settings.max_streams} streams are open",
             "close some, or raise the setting console.max_streams",
             {"Retry-After": "5"},
         )
+
+
+def is_over(console: ConsoleState, caller: Caller) -> bool:
+    """Whether the caller's streams have to end: the console stops, or the login is over."""
+    login = caller.login
+    return console.stopping.is_set() or (login is not None and login.is_over(asyncio.get_running_loop().time()))
+
+
+def over(console: ConsoleState, caller: Caller) -> asyncio.Task[None]:
+    """A task that ends when is_over(); to be cancelled."""
+    return asyncio.create_task(until_over(caller.login, console.stopping))
 
 
 def parts_of(batch: Batch) -> Iterator[list[MessageFields]]:
@@ -91,12 +121,44 @@ def parts_of(batch: Batch) -> Iterator[list[MessageFields]]:
     size_bytes = 0
     for record, queue_offset in zip(walk(batch.records), offsets, strict=False):
         part.append((record, queue_offset))
-        size_bytes += COMPRESSED_BYTES if record[FLAGS] & COMPRESSED else len(record[PAYLOAD])
+        size_bytes += shown_bytes(record)
         if len(part) == PART_MESSAGES or size_bytes >= PART_BYTES:
             yield part
             part, size_bytes = [], 0
     if part:
         yield part
+
+
+def problem_of_end(error: ClientError) -> Problem:
+    """Why a stream ends. A user's connection is closed under it when the store does not let the user in any more."""
+    return unknown_user("this user is not let in any more") if isinstance(error, ClientClosed) else problem_of(error)
+
+
+async def batches_until_over(
+    console: ConsoleState, caller: Caller, reading: Reading
+) -> AsyncGenerator[Batch | None, None]:
+    """The batches of a reading, until it is complete or the caller's streams have to end; None: KEEP_ALIVE_S passed
+    without one. Raises a ClientError.
+    """
+    batches = reading.batches()
+    following: asyncio.Task[Batch] | None = None
+    ending = over(console, caller)
+    try:
+        while not is_over(console, caller):
+            following = following or asyncio.ensure_future(anext(batches))
+            await asyncio.wait((following, ending), timeout=KEEP_ALIVE_S, return_when=FIRST_COMPLETED)
+            if following.done():
+                batch, following = following.result(), None
+                yield batch
+            elif not ending.done():
+                yield None
+    except StopAsyncIteration:
+        return
+    finally:
+        ending.cancel()
+        if following is not None:
+            following.cancel()
+        reading.close()
 
 
 def ndjson(console: ConsoleState, caller: Caller, reading: Reading, limit: int | None) -> Response:
@@ -105,61 +167,48 @@ def ndjson(console: ConsoleState, caller: Caller, reading: Reading, limit: int |
     async def stream() -> AsyncGenerator[bytes, None]:
         left = limit
         place = caller.connection.place
-        async with open_stream(console, caller):
+        async with aclosing(batches_until_over(console, caller, reading)) as batches:
             try:
-                async for batch in reading.batches():
-                    for part in parts_of(batch):
+                async for batch in batches:
+                    for part in parts_of(batch) if batch is not None else ():
                         taken = part if left is None else part[:left]
-                        yield lines(shown(taken, place))
+                        yield await made(lines, taken, place)
                         if left is not None:
                             left -= len(taken)
                             if left <= 0:
                                 return
-                        if console.stopping.is_set():
+                        if is_over(console, caller):
                             return
                         await asyncio.sleep(0)
             except ClientError as error:
-                yield b'{"problem":' + bytes(problem_answer(problem_of(error)).body) + b"}\n"
-            finally:
-                reading.close()
+                yield b'{"problem":' + bytes(problem_answer(problem_of_end(error)).body) + b"}\n"
 
-    return BoundedStream(stream(), media_type=NDJSON)
+    return BoundedStream(console, caller, stream(), NDJSON)
+
+
+def _as_events(messages: list[StoredMessage]) -> bytes:
+    return b"".join([b"id: %d\ndata: %b\n\n" % (each.log_offset, encoded(each)) for each in messages])
 
 
 def events(console: ConsoleState, caller: Caller, reading: Reading) -> Response:
     """Messages as server-sent events, until the client goes. `id` is the log_offset, so that Last-Event-ID goes on."""
-    check_streams(console)
     reading.most_ahead_bytes = AHEAD_BYTES
 
     async def stream() -> AsyncGenerator[bytes, None]:
         place = caller.connection.place
-        async with open_stream(console, caller):
+        async with aclosing(batches_until_over(console, caller, reading)) as batches:
             yield b"retry: 1000\n\n"
-            batches = reading.batches()
-            following: asyncio.Task[Batch] | None = None
-            stopping = asyncio.create_task(console.stopping.wait())
             try:
-                while not stopping.done():
-                    following = following or asyncio.ensure_future(anext(batches))
-                    await asyncio.wait((following, stopping), timeout=KEEP_ALIVE_S, return_when=FIRST_COMPLETED)
-                    if not following.done():
+                async for batch in batches:
+                    if batch is None:
                         yield b": still there\n\n"
                         continue
-                    batch, following = following.result(), None
                     for part in parts_of(batch):
-                        messages = shown(part, place)
-                        yield b"".join(
-                            [b"id: %d\ndata: %b\n\n" % (each.log_offset, encoded(each)) for each in messages]
-                        )
-            except StopAsyncIteration:
-                return
+                        yield await made(_as_events, part, place)
+                        if is_over(console, caller):
+                            return
             except ClientError as error:
-                body = bytes(problem_answer(problem_of(error)).body)
+                body = bytes(problem_answer(problem_of_end(error)).body)
                 yield b"event: problem\ndata: " + body + b"\n\n"
-            finally:
-                stopping.cancel()
-                if following is not None:
-                    following.cancel()
-                reading.close()
 
-    return BoundedStream(stream(), media_type=EVENTS, headers=NOT_BUFFERED)
+    return BoundedStream(console, caller, stream(), EVENTS)

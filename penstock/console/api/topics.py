@@ -17,6 +17,7 @@ from penstock.console.errors import Problem
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
 from penstock.console.views.messages import encoded
 from penstock.console.views.series import series, step_ms_of
+from penstock.console.views.sizes import in_worker
 from penstock.console.views.topics import TopicsPage
 
 MOST_WITH_LAST = 100
@@ -53,7 +54,9 @@ async def topics(
     ] = None,
     after: Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
-    last: Annotated[bool, Query(description="With the last message of each topic; of 100 topics at most.")] = False,
+    last: Annotated[
+        bool, Query(description="With the last message of each topic; of 100 topics, and of 4 MiB, at most.")
+    ] = False,
 ) -> Response:
     """Without `search`, the names of the level behind `prefix`. The store is asked for its topics every few seconds.
 
@@ -72,9 +75,12 @@ async def topics(
     else:
         rows, known, following = await views.search(connection, search, prefix, behind, limit)
     if last:
-        await views.add_last(connection, history_of(connection), rows)
+        number = await views.add_last(connection, history_of(connection), rows)
+        if number < len(rows):
+            rows = rows[:number]
+            following = rows[-1].name if search is None else rows[-1].topic
     goes_on = text_of(PageCursor(query, after=following)) if following else None
-    return Response(encoded(TopicsPage(rows, known, goes_on)), media_type=JSON)
+    return Response(await in_worker(encoded, TopicsPage(rows, known, goes_on)), media_type=JSON)
 
 
 @router.get("/topics/{topic:path}", summary="One topic", response_model=TopicModel)

@@ -10,6 +10,8 @@ from penstock.console.errors import Problem
 from penstock.console.pages.rendering import PageVisit, page
 from penstock.console.views import payloads
 from penstock.console.views.payloads import PayloadForm
+from penstock.console.views.sizes import bounded_payload, in_worker
+from penstock.sdk.errors import Unreadable
 from penstock.sdk.message import Message
 
 MOST_ID = 256
@@ -19,12 +21,16 @@ MOST_ID = 256
 async def show_message(visit: PageVisit) -> Response:
     message = await visit.caller.connection.at(visit.asked("id", most=MOST_ID))
     template = "message_part.html" if visit.is_part else "message.html"
-    return visit.show(template, message=message, **payload_values(message, visit.asked("as", most=8)))
+    values = await in_worker(payload_values, message, visit.asked("as", most=8))
+    return visit.show(template, message=message, **values)
 
 
 def payload_values(message: Message, wanted: str) -> dict[str, Any]:
     """What the template shows of a payload in the form that is `wanted`; empty: in the one that suits it."""
-    payload = message.payload
+    try:
+        payload = bounded_payload(message)
+    except Unreadable as error:
+        raise Problem(413, "unreadable", str(error), "read it with the SDK") from None
     if wanted not in ("", *PayloadForm):
         raise Problem(400, "bad-parameter", "as: no form of a payload", "use json, text or hex")
     form = PayloadForm(wanted) if wanted else payloads.form_of(payload)

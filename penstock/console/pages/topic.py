@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
@@ -10,15 +11,22 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from penstock.console.api.problems import problem_of
-from penstock.console.api.streams import EVENTS, KEEP_ALIVE_S, NOT_BUFFERED, BoundedStream, open_stream
+from penstock.console.api.streams import (
+    EVENTS,
+    KEEP_ALIVE_S,
+    BoundedStream,
+    is_over,
+    over,
+    problem_of_end,
+)
 from penstock.console.errors import Problem
 from penstock.console.pages.rendering import TEMPLATES, PageVisit, page, query
 from penstock.console.views.chart_values import chart_values
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
 from penstock.console.views.history import HistoryPages, HistorySpan
 from penstock.console.views.messages import MessageFields
-from penstock.console.views.payloads import numeric_fields, preview
+from penstock.console.views.payloads import numeric_fields, preview_of
+from penstock.console.views.sizes import bounded_payload, in_worker
 from penstock.sdk.errors import ClientError, NotFound, Unreadable
 from penstock.sdk.message import Message
 from penstock.sdk.positions import Position
@@ -29,6 +37,7 @@ LIVE_ROWS = 20
 LIVE_EVERY_S = 0.25
 MOST_TIME = 64
 LOOKED_AT_FOR_FIELDS = 20
+LOOKED_AT_S = 1.0
 MOST_CHART_FIELDS = 4
 RANGES = (("-5m", "5 minutes"), ("-1h", "1 hour"), ("-1d", "1 day"), ("-7d", "7 days"), ("earliest", "all"))
 
@@ -106,10 +115,7 @@ def rows(visit: PageVisit, messages: list[MessageFields]) -> list[tuple[Message,
 
 
 def row(message: Message) -> tuple[Message, str]:
-    try:
-        return message, preview(message.payload)
-    except Unreadable as error:
-        return message, f"not readable: {error}"
+    return message, preview_of(message)
 
 
 # --- live
@@ -124,46 +130,40 @@ async def live(visit: PageVisit) -> Response:
     if last.isascii() and last.isdigit() and len(last) < 19:
         after = await HistoryPages(connection).behind(name, int(last))
     reading = connection.read(name, start=after, stop=None)
-    return BoundedStream(_events(visit, reading), media_type=EVENTS, headers=NOT_BUFFERED)
+    return BoundedStream(visit.console, visit.caller, _events(visit, reading), EVENTS)
 
 
 async def _events(visit: PageVisit, reading: Reading) -> AsyncGenerator[bytes, None]:
     """The newest LIVE_ROWS of what came within LIVE_EVERY_S, and how many others did."""
     batches = reading.batches()
     following = asyncio.ensure_future(anext(batches))
-    async with open_stream(visit.console, visit.caller):
-        yield b"retry: 1000\n\n"
-        try:
-            while True:
-                done, _ = await asyncio.wait((following,), timeout=KEEP_ALIVE_S)
-                if not _is_logged_in(visit):
-                    return
-                if not done:
-                    yield b": still there\n\n"
-                    continue
-                newest: deque[Message] = deque(maxlen=LIVE_ROWS)
-                number = 0
-                ends_s = asyncio.get_running_loop().time() + LIVE_EVERY_S
-                while following.done():
-                    batch = following.result()
-                    number += len(batch)
-                    newest.extend(batch)
-                    following = asyncio.ensure_future(anext(batches))
-                    await asyncio.wait((following,), timeout=max(0, ends_s - asyncio.get_running_loop().time()))
-                yield _event(newest, number)
-        except (ClientError, StopAsyncIteration) as error:
-            text = problem_of(error).detail if isinstance(error, ClientError) else "the store ended the stream"
-            yield _event_of(TEMPLATES.get_template("live_end.html").render(text=text))
-        finally:
-            following.cancel()
-            reading.close()
-
-
-def _is_logged_in(visit: PageVisit) -> bool:
-    login = visit.caller.login
-    return (
-        login is None or visit.console.callers.logins.found(login.name, asyncio.get_running_loop().time()) is not None
-    )
+    ending = over(visit.console, visit.caller)
+    yield b"retry: 1000\n\n"
+    try:
+        while True:
+            await asyncio.wait((following, ending), timeout=KEEP_ALIVE_S, return_when=FIRST_COMPLETED)
+            if is_over(visit.console, visit.caller):
+                return
+            if not following.done():
+                yield b": still there\n\n"
+                continue
+            newest: deque[Message] = deque(maxlen=LIVE_ROWS)
+            number = 0
+            ends_s = asyncio.get_running_loop().time() + LIVE_EVERY_S
+            while following.done():
+                batch = following.result()
+                number += len(batch)
+                newest.extend(batch)
+                following = asyncio.ensure_future(anext(batches))
+                await asyncio.wait((following,), timeout=max(0, ends_s - asyncio.get_running_loop().time()))
+            yield _event(newest, number)
+    except (ClientError, StopAsyncIteration) as error:
+        text = problem_of_end(error).detail if isinstance(error, ClientError) else "the store ended the stream"
+        yield _event_of(TEMPLATES.get_template("live_end.html").render(text=text))
+    finally:
+        ending.cancel()
+        following.cancel()
+        reading.close()
 
 
 def _event(newest: deque[Message], number: int) -> bytes:
@@ -181,15 +181,23 @@ def _event_of(html: str) -> bytes:
 # --- charts
 
 
+def _fields_of(message: Message) -> list[str]:
+    try:
+        return numeric_fields(bounded_payload(message))
+    except Unreadable:
+        return []
+
+
 async def chart_page(visit: PageVisit, name: str) -> Response:
     history = HistoryPages(visit.caller.connection)
     newest = (await history.backward(HistorySpan(name), LOOKED_AT_FOR_FIELDS)).messages
+    place = visit.caller.connection.place
     fields: dict[str, None] = {}
-    for message, _ in rows(visit, newest):
-        try:
-            fields |= dict.fromkeys(numeric_fields(message.payload))
-        except Unreadable:
-            continue
+    looked_until_s = asyncio.get_running_loop().time() + LOOKED_AT_S
+    for record, queue_offset in newest:
+        fields |= dict.fromkeys(await in_worker(_fields_of, Message(record, queue_offset, place)))
+        if asyncio.get_running_loop().time() > looked_until_s:
+            break
     asked = visit.request.query_params.getlist("field")[:MOST_CHART_FIELDS]
     chosen = [field for field in asked if len(field) <= 1_024] or list(fields)[:1]
     start, stop = visit.asked("start", "earliest", MOST_TIME), visit.asked("stop", "now", MOST_TIME)
@@ -222,7 +230,9 @@ async def chart(visit: PageVisit) -> Response:
     except NotFound as error:
         raise Problem(404, "no-such-topic", str(error), "choose one on the page Topics") from None
     note = f"{len(found.times)} points of {found.messages} messages"
-    if found.read < found.messages:
+    if found.is_late:
+        note += f"; {found.read} of these were read, the oldest ones, as that took long: choose a shorter time"
+    elif found.read < found.messages:
         note += f"; {found.read} of these were read, in parts that are spread evenly"
     named = [{"label": field or "value", "values": column} for field, column in zip(fields, found.values, strict=True)]
     return JSONResponse({"times": found.times, "series": named, "note": f"{note}."})

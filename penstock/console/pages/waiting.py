@@ -9,8 +9,9 @@ from starlette.responses import Response
 from penstock.console.errors import Problem
 from penstock.console.pages.rendering import PageVisit, page
 from penstock.console.pages.topic import row
+from penstock.console.views.sizes import ANSWER_BYTES
 from penstock.sdk.errors import NotFound
-from penstock.sdk.message import Message, Pending
+from penstock.sdk.message import PAYLOAD, TOPIC, Message, Pending
 from store.wire import messages as wire
 
 ROWS = 50
@@ -47,14 +48,20 @@ async def retained_page(visit: PageVisit) -> Response:
     found, _ = await connection.request(
         wire.Retained(connection.names.topic(topic_filter), in_log, ROWS), wire.RetainedFound
     )
-    messages: list[Message] = []
+    rows: list[tuple[Message, str]] = []
+    left_bytes = ANSWER_BYTES
+    following = found.next
     for log_offset, _, _ in islice(found.messages, ROWS):
         try:
-            messages.append(await connection.get(connection.place.message_id(log_offset)))
+            message = await connection.get(connection.place.message_id(log_offset))
         except NotFound:  # replaced meanwhile, and not kept any more
             continue
-    goes_on = None if found.next is None else connection.names.plain_topic(found.next)
-    rows = [row(message) for message in messages]
+        left_bytes -= len(message.record[PAYLOAD])
+        if left_bytes < 0 and rows:
+            following = rows[-1][0].record[TOPIC].decode()
+            break
+        rows.append(row(message))
+    goes_on = None if following is None else connection.names.plain_topic(following)
     return visit.show("retained.html", rows=rows, after=goes_on, topic_filter=topic_filter)
 
 

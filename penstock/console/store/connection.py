@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
+from penstock.console.store.publish_rates import PublishMeter
 from penstock.sdk.client import Client
 from penstock.sdk.errors import ClientError, NotPermitted
 from penstock.sdk.link import UNNAMED
-from penstock.sdk.message import Message
+from penstock.sdk.many import ToPublish
+from penstock.sdk.message import Message, Receipt
 from penstock.sdk.message_id import StorePlace, parse_message_id
+from penstock.sdk.outgoing import PublishLater
 from store.namespaces import Namespace
 from store.wire.base import WireMessage
 from store.wire.messages import FailureCode, Welcome
@@ -26,6 +31,23 @@ class StoreConnection(Client):
     """When it was used last, in seconds of the loop's clock."""
     holders = 0
     """Streams that are open on it."""
+    meter: PublishMeter | None = None
+    """What its messages are paid from; None: no rate is set."""
+
+    def _pay(self, messages: int, size_bytes: int) -> None:
+        if self.meter is not None:
+            self.meter.pay(messages, size_bytes, asyncio.get_running_loop().time())
+
+    async def publish(self, topic: str, payload: bytes | str = b"", **options: Unpack[PublishLater]) -> Receipt:
+        """As the SDK's. Raises PublishesTooFast as well."""
+        self._pay(1, len(topic) + len(payload))
+        return await super().publish(topic, payload, **options)
+
+    async def publish_many(self, messages: Iterable[ToPublish]) -> list[Receipt]:
+        """As the SDK's. Raises PublishesTooFast as well: then nothing was sent."""
+        messages = list(messages)
+        self._pay(len(messages), sum(len(each[0]) + len(each[1]) for each in messages))
+        return await super().publish_many(messages)
 
     def asks_for(self, address: str, operator_token: str) -> None:
         """Have the store count and ban the browser at this address, not the console. Call it before connect()."""

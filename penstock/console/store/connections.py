@@ -15,6 +15,7 @@ from hashlib import sha256
 from gateway.auth.sources import source_of
 from penstock.console.errors import NoStoreAnswers, NotAdmitted, TooManyUsers
 from penstock.console.store.connection import StoreConnection
+from penstock.console.store.publish_rates import PublishRates
 from penstock.sdk.errors import CannotConnect
 from store.errors import HandshakeRefused
 
@@ -60,8 +61,9 @@ ConnectionKey = tuple[bytes, str]  # of the credentials, and an address; the con
 class UserConnections:
     """Owner of the connections. The least recently used one ends when there are too many."""
 
-    def __init__(self, store: ConsoleStore, most: int) -> None:
+    def __init__(self, store: ConsoleStore, most: int, rates: PublishRates) -> None:
         self._store = store
+        self._rates = rates
         self._most = most
         self._open: OrderedDict[ConnectionKey, StoreConnection] = OrderedDict()
         self._opening: dict[ConnectionKey, asyncio.Task[StoreConnection]] = {}
@@ -128,12 +130,19 @@ class UserConnections:
             )
             connection.asks_for(address, store.operator_token)
             await _let_in(connection)
+            self._meter(connection, credentials)
         old = self._open.pop(key, None)
         if old is not None:
             self._end_soon(old)
         self._open[key] = connection
         connection.used_s = self._loop.time()
         return connection
+
+    def _meter(self, connection: StoreConnection, credentials: UserCredentials) -> None:
+        """Have what it publishes count for its user, as the store knows it."""
+        if self._rates.are_bounded:
+            name = "/".join(connection.account) if connection.user else ""
+            connection.meter = self._rates.meter(credentials.key, name, connection.names.name, self._loop.time())
 
     def _has_room(self, wanted: ConnectionKey) -> bool:
         """Make room by ending the connection that was not used for longest and that has no stream: one of the same
@@ -156,6 +165,8 @@ class UserConnections:
             is_idle = not connection.holders and now_s - connection.used_s > IDLE_S
             if is_idle or connection.refusal:
                 self._end_soon(self._open.pop(key))
+        meters = [connection.meter for connection in self._open.values() if connection.meter is not None]
+        self._rates.tick({payer for meter in meters for payer in meter.payers}, now_s)
 
     def _end_soon(self, connection: StoreConnection) -> None:
         ending = asyncio.create_task(connection.close())

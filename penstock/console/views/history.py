@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right, insort
 from collections import deque
+from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
 from penstock.console.store.connection import StoreConnection
 from penstock.console.views.messages import MessageFields
+from penstock.console.views.sizes import ANSWER_BYTES, fitting, shown_bytes
 from penstock.sdk.errors import NotFound, StoreRefused
 from penstock.sdk.positions import Position, where
 from store.records.record_bytes import walk
@@ -20,7 +22,9 @@ from store.wire.messages import FailureCode
 
 NO_END = (1 << 63) - 1
 QUEUE_END = "@" + str(10**18)
-ANSWER_BYTES = 1 << 20
+SCAN_BYTES = 1 << 20
+FIRST_STEP = 16
+"""Messages of a queue that are read before it is known how large they are."""
 MESSAGE_BYTES = 512
 """How much of messages is asked for, for each that is wanted; more is asked for if that was too little."""
 LEAST_BYTES = 4_096
@@ -59,6 +63,32 @@ def is_counted(topic_filter: str) -> bool:
     return not ("+" in first or "#" in first) and (rest == "#" or not ("+" in rest or "#" in rest))
 
 
+class _Newest:
+    """The newest messages of those that were added oldest first: `most` of them, and what an answer may have and one
+    more. `count`: all that were added.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.count = 0
+        self._found: deque[MessageFields] = deque()
+        self._most = most
+        self._bytes = 0
+
+    def add(self, messages: Iterable[MessageFields]) -> None:
+        for each in messages:
+            self.count += 1
+            self._found.append(each)
+            self._bytes += shown_bytes(each[0])
+            while self._bytes - shown_bytes(self._found[0][0]) > ANSWER_BYTES or len(self._found) - 1 == self._most:
+                self._bytes -= shown_bytes(self._found.popleft()[0])
+
+    def part(self, left_bytes: int, at_least_one: bool) -> tuple[list[MessageFields], int]:
+        """Those that take no more than that, oldest first, and what they take."""
+        newest = [record for record, _ in reversed(self._found)]
+        number = max(fitting(newest, left_bytes), int(at_least_one and bool(newest)))
+        return list(islice(self._found, len(newest) - number, None)), sum(map(shown_bytes, newest[:number]))
+
+
 class HistoryPages:
     """Pages of what one user may read. Each store connection has one: it remembers where records begin."""
 
@@ -75,17 +105,19 @@ class HistoryPages:
 
     async def _scan(self, span: HistorySpan, at: int, until: int, limit: int) -> HistoryPage:
         found: list[MessageFields] = []
+        left_bytes = ANSWER_BYTES
         in_log = self._connection.names.topic(span.topic_filter)
         deadline_s = asyncio.get_running_loop().time() + SEARCH_S
         while at < until:
             missing = limit - len(found)
-            max_bytes = min(max(missing * MESSAGE_BYTES, LEAST_BYTES), ANSWER_BYTES)
+            max_bytes = min(max(missing * MESSAGE_BYTES, LEAST_BYTES), SCAN_BYTES)
             request = wire.Scan(in_log, at, until, max_bytes, span.tag)
             answer, records = await self._connection.request(request, wire.Scanned)
             self._begins(answer.log_end)
             first = answer.queue_offset
             for number, record in enumerate(walk(records)):
-                if number == missing:
+                left_bytes -= shown_bytes(record)
+                if number == missing or (left_bytes < 0 and found):
                     return HistoryPage(found, (record[0], until))
                 found.append((record, first + number if first >= 0 else None))
             at = answer.next
@@ -115,19 +147,51 @@ class HistoryPages:
             return HistoryPage([], None)
         while end > first:
             begin = max(first, end - limit)
-            at = await self._sought(span.topic_filter, f"@{begin}")
-            page = await self._scan(span, at, NO_END, end - begin)
-            messages = [each for each in page.messages if each[1] is None or each[1] < end]
+            messages, begin = await self._newest_in_queue(span, begin, end)
             messages.reverse()
             if messages:
                 return HistoryPage(messages, (begin, first) if begin > first else None)
             end = begin  # retention dropped them, or they are lost
         return HistoryPage([], None)
 
+    async def in_queue(self, span: HistorySpan, begin: int, end: int) -> HistoryPage:
+        """Messages of a counted queue from queue_offset `begin` to `end`, oldest first: as many as an answer may have,
+        or one.
+        """
+        page = await self._scan(span, await self._sought(span.topic_filter, f"@{begin}"), NO_END, end - begin)
+        return HistoryPage([each for each in page.messages if each[1] is None or each[1] < end], page.next)
+
+    async def _newest_in_queue(self, span: HistorySpan, begin: int, end: int) -> tuple[list[MessageFields], int]:
+        """Those of these queue_offsets, oldest first; or as many of the newest as an answer may have. And the
+        queue_offset at which they begin.
+
+        Few are read at first: how large they are is known behind that.
+        """
+        found: list[MessageFields] = []
+        step, at = FIRST_STEP, end
+        while at > begin:
+            start = max(begin, at - step)
+            newest = _Newest()
+            goes_on: tuple[int, int] | None = (await self._sought(span.topic_filter, f"@{start}"), NO_END)
+            while goes_on is not None:
+                page = await self._scan(span, *goes_on, at - start)
+                inside = [each for each in page.messages if each[1] is None or each[1] < at]
+                newest.add(inside)
+                goes_on = page.next if len(inside) == len(page.messages) and newest.count < at - start else None
+            part, used_bytes = newest.part(ANSWER_BYTES - sum(shown_bytes(record) for record, _ in found), not found)
+            found = part + found
+            if len(part) < newest.count:
+                oldest = part[0][1] if part else None
+                return found, at - len(part) if oldest is None else oldest
+            step = min(4 * step, max(1, ANSWER_BYTES * step // max(1, used_bytes)))
+            at = start
+        return found, begin
+
     async def _backward_in_log(self, span: HistorySpan, limit: int, goes_on: tuple[int, int] | None) -> HistoryPage:
         """`next` are log_offsets: where the part before ends, and the first one that is wanted."""
         stop, first = goes_on or (await self.log_offset(span, span.stop), await self.log_offset(span, span.start))
         found: list[MessageFields] = []
+        left_bytes = ANSWER_BYTES
         window_bytes = FIRST_WINDOW_BYTES
         deadline_s = asyncio.get_running_loop().time() + SEARCH_S
         while stop > first and len(found) < limit:
@@ -137,10 +201,13 @@ class HistoryPages:
                 window_bytes *= 4
                 continue
             missing = limit - len(found)
-            part = await self._newest_of(span, start, stop, missing + 1)
+            newest = await self._newest_of(span, start, stop, missing + 1)
+            part, used_bytes = newest.part(left_bytes, not found)
             part.reverse()
+            left_bytes -= used_bytes
+            is_cut = len(part) < newest.count or len(part) > missing
             found += part[:missing]
-            if len(part) > missing:
+            if is_cut:
                 return HistoryPage(found, (found[-1][0][0], first))
             stop = start
             window_bytes = min(4 * window_bytes, LAST_WINDOW_BYTES)
@@ -148,15 +215,15 @@ class HistoryPages:
                 break
         return HistoryPage(found, (stop, first) if stop > first else None)
 
-    async def _newest_of(self, span: HistorySpan, start: int, stop: int, most: int) -> list[MessageFields]:
-        """The newest messages of a part of the log, oldest first."""
-        found: deque[MessageFields] = deque(maxlen=most)
+    async def _newest_of(self, span: HistorySpan, start: int, stop: int, most: int) -> _Newest:
+        """The newest messages of a part of the log."""
+        found = _Newest(most)
         goes_on: tuple[int, int] | None = (start, stop)
         while goes_on is not None:
-            page = await self._scan(span, *goes_on, ANSWER_BYTES // MESSAGE_BYTES)
-            found += page.messages
+            page = await self._scan(span, *goes_on, SCAN_BYTES // MESSAGE_BYTES)
+            found.add(page.messages)
             goes_on = page.next
-        return list(found)
+        return found
 
     async def _beginning(self, topic_filter: str, log_offset: int) -> int:
         """The first record at or behind a log_offset. Where the log itself is read, a record that is known to begin

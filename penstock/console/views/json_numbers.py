@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
+MOST_JSON_BYTES = 1_048_576
+"""A longer text is not looked into: it takes the interpreter for itself for some 10 ms for each MiB."""
 _DECODER = msgspec.json.Decoder(float_hook=float)
 """Numbers beyond a float are infinite, and do not spoil the text around them."""
 
@@ -20,14 +23,23 @@ def path_of(pointer: str) -> list[str]:
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
 
 
+def decoded(payload: bytes) -> Any:
+    """What a JSON text says. Raises msgspec.DecodeError, RecursionError; ValueError if it is too long."""
+    if len(payload) > MOST_JSON_BYTES:
+        raise ValueError(f"{len(payload)} bytes of JSON")
+    return _DECODER.decode(payload)
+
+
 def number_at(payload: bytes, path: Iterable[str]) -> float | None:
-    """The number at a path of a JSON text; of a list, a part of the path is an index. None if there is none.
+    """The number at a path of a JSON text; of a list, a part of the path is an index.
+
+    None if there is none, or the text is too long.
 
     >>> number_at(b'{"a": [{"b": 2}]}', ["a", "0", "b"]), number_at(b"21.5", [])
     (2.0, 21.5)
     """
     try:
-        found = _DECODER.decode(payload)
+        found = decoded(payload)
         for name in path:
             found = found[_index(name)] if isinstance(found, list) else found[name]
         value = float(found) if not isinstance(found, bool | str) else math.nan

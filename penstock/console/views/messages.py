@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from penstock.console.views.sizes import SMALL_BYTES, bounded_payload, in_worker, shown_bytes
 from penstock.sdk.errors import Unreadable
 from penstock.sdk.message import (
     ATTRIBUTES,
@@ -115,7 +116,7 @@ def set_payload(message: StoredMessage, payload: bytes) -> None:
 def _add_rest(shown: StoredMessage, message: Message) -> None:
     """What few messages have."""
     try:
-        set_payload(shown, message.payload)
+        set_payload(shown, bounded_payload(message))
     except Unreadable as error:
         shown.unreadable = str(error)
     pairs = message.user_properties
@@ -147,10 +148,27 @@ def rfc3339(unix_ms: int) -> str:
 
 
 class MessagesPage(Struct):
-    """Messages, and the cursor of those that follow in this order; null: that was all."""
+    """Messages, and the cursor of those that follow in this order; null: that was all. Those of a page have
+    ANSWER_BYTES together, or it has one.
+    """
 
     messages: list[StoredMessage]
     next: str | None
+
+
+async def made(make: Callable[[list[StoredMessage]], bytes], found: list[MessageFields], place: StorePlace) -> bytes:
+    """An answer from messages, by a thread unless they are small."""
+
+    def answer() -> bytes:
+        return make(shown(found, place))
+
+    is_small = sum(shown_bytes(record) for record, _ in found) < SMALL_BYTES
+    return answer() if is_small else await in_worker(answer)
+
+
+async def page_of(found: list[MessageFields], goes_on: str | None, place: StorePlace) -> bytes:
+    """A page as JSON."""
+    return await made(lambda messages: encoded(MessagesPage(messages, goes_on)), found, place)
 
 
 Order = Literal["asc", "desc"]

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
+from penstock.console.views.json_numbers import decoded
 from penstock.console.views.visible import KEPT_IN_LINES, visible
+from penstock.sdk.message import COMPRESSED, FLAGS, PAYLOAD, Message
+from store.records import compression
 
 PREVIEW_CHARACTERS = 160
 MOST_TEXT_CHARACTERS = 65_536
@@ -68,9 +75,14 @@ def json_of(payload: bytes) -> object | None:
     if not payload or len(payload) > MOST_JSON_BYTES:
         return None
     try:
-        return json.loads(payload, parse_float=JsonNumber, parse_int=JsonNumber, parse_constant=_refuse)  # type: ignore[no-any-return]
+        return json.loads(payload, parse_float=_number, parse_int=_number, parse_constant=_refuse)  # type: ignore[no-any-return]
     except (ValueError, RecursionError):
         return None
+
+
+def _number(text: str) -> JsonNumber:
+    """A function of Python lets the loop have its turn within a long text; the class alone would not."""
+    return JsonNumber(text)
 
 
 def _refuse(constant: str) -> object:
@@ -79,7 +91,7 @@ def _refuse(constant: str) -> object:
 
 def form_of(payload: bytes) -> PayloadForm:
     """The form that suits it."""
-    if isinstance(json_of(payload), dict | list):
+    if payload.lstrip()[:1] in (b"{", b"[") and json_of(payload) is not None:
         return PayloadForm.JSON
     return PayloadForm.HEX if text_of(payload) is None else PayloadForm.TEXT
 
@@ -94,6 +106,19 @@ def preview(payload: bytes) -> str:
         return payload[:32].hex(" ") + (" …" if len(payload) > 32 else "")
     line = visible(" ".join(text.split()))
     return line if len(line) <= PREVIEW_CHARACTERS else line[: PREVIEW_CHARACTERS - 1] + "…"
+
+
+def preview_of(message: Message) -> str:
+    """One line of a message's payload; of a compressed one no more is decompressed than that takes."""
+    try:
+        if not message.record[FLAGS] & COMPRESSED:
+            return preview(message.payload)
+        piece = next(compression.pieces(message.record[PAYLOAD]))
+    except (compression.BadFrame, compression.NoLibrary) as error:
+        return f"not readable: {error}"
+    with suppress(UnicodeDecodeError):  # it may be cut within a character
+        piece = getincrementaldecoder("utf-8")().decode(piece).encode()
+    return preview(piece)
 
 
 def whole_text(payload: bytes) -> str:
@@ -144,7 +169,11 @@ def _node(name: str, value: object, left: list[int], depth: int) -> JsonNode:
 def numeric_fields(payload: bytes) -> list[str]:
     """The JSON pointers (RFC 6901) of up to MOST_FIELDS numbers in it; `` is the payload itself."""
     found: list[str] = []
-    for pointer in _pointers(json_of(payload), "", 0):
+    try:
+        value = decoded(payload)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return found
+    for pointer in _pointers(value, "", 0):
         found.append(pointer)
         if len(found) == MOST_FIELDS:
             break
@@ -152,9 +181,10 @@ def numeric_fields(payload: bytes) -> list[str]:
 
 
 def _pointers(value: object, at: str, depth: int) -> Iterator[str]:
-    if isinstance(value, JsonNumber):
-        if math.isfinite(float(value)):
-            yield at
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            if math.isfinite(float(value)):
+                yield at
     elif isinstance(value, dict | list) and depth < MOST_DEPTH:
         items = value.items() if isinstance(value, dict) else enumerate(value[:MOST_FIELDS])
         for key, each in items:

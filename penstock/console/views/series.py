@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
 from penstock.console.store.connection import StoreConnection
 from penstock.console.views.json_numbers import number_at
 from penstock.console.views.messages import rfc3339
+from penstock.console.views.sizes import bounded_payload, in_worker, payload_bytes
 from penstock.sdk.errors import Unreadable
+from penstock.sdk.message import Message
 from penstock.sdk.positions import Position
 from penstock.sdk.reading import Reading
 
@@ -19,6 +21,8 @@ MOST_MESSAGES = 1_000_000
 READ_S = 10.0
 MOST_STEPS = 10_000
 PART_MESSAGES = 2_048
+PART_BYTES = 4 << 20
+"""Of payloads that a thread looks into at a time."""
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LONGEST_STEP_MS = 366 * 86_400_000
 
@@ -115,14 +119,28 @@ async def series(
 async def _read(reading: Reading, steps: _Steps, is_late: Callable[[], bool]) -> int | None:
     """Read to the end; else the time of the first message that was not read, in ms."""
     async for batch in reading.batches():
-        for number, message in enumerate(batch):
-            if steps.messages >= MOST_MESSAGES or steps.is_full or (not number and is_late()):
+        messages = iter(batch)
+        while True:
+            is_over, stopped_ms = await in_worker(_add_part, messages, steps, is_late)
+            if stopped_ms is not None:
                 reading.close()
-                return message.stored_ms
-            try:
-                steps.add(message.stored_ms, message.payload)
-            except Unreadable:
-                steps.left_out += 1
-            if number % PART_MESSAGES == PART_MESSAGES - 1:
-                await asyncio.sleep(0)
+                return stopped_ms
+            if is_over:
+                break
     return None
+
+
+def _add_part(messages: Iterator[Message], steps: _Steps, is_late: Callable[[], bool]) -> tuple[bool, int | None]:
+    """Add some of the messages. Whether these were all; and the time of the first one that is not read, in ms."""
+    size_bytes = 0
+    for number, message in enumerate(messages):
+        if steps.messages >= MOST_MESSAGES or steps.is_full or is_late():
+            return False, message.stored_ms
+        try:
+            steps.add(message.stored_ms, bounded_payload(message))
+        except Unreadable:
+            steps.left_out += 1
+        size_bytes += payload_bytes(message.record)
+        if number == PART_MESSAGES - 1 or size_bytes > PART_BYTES:
+            return False, None
+    return True, None

@@ -9,13 +9,16 @@ from msgspec import Struct
 
 from penstock.console.store.connection import StoreConnection
 from penstock.console.views.history import NO_END, HistoryPages, HistorySpan
-from penstock.console.views.messages import StoredMessage, shown
+from penstock.console.views.messages import MessageFields, StoredMessage, shown
 from penstock.console.views.rates import Rates
+from penstock.console.views.sizes import ANSWER_BYTES, in_worker, shown_bytes
 from penstock.console.views.topic_index import TopicIndex
 from penstock.sdk.errors import ClientError
 from store.wire.log_messages import MOST_TOPICS, QueueOffsets, QueueOffsetsFound
 
 MOST_INDEXES = 8
+LAST_AT_A_TIME = 8
+"""Last messages that are read at a time."""
 MOST_INDEX_BYTES = 96 << 20
 
 
@@ -118,14 +121,26 @@ class TopicViews:
         await self.add_last(connection, pages, [row])
         return row
 
-    async def add_last(self, connection: StoreConnection, pages: HistoryPages, rows: list[TopicRow]) -> None:
-        """Add the last messages, of topics that this user may read."""
-        await asyncio.gather(*(self._last(connection, pages, row) for row in rows if row.is_topic))
+    async def add_last(self, connection: StoreConnection, pages: HistoryPages, rows: list[TopicRow]) -> int:
+        """Add the last messages, of topics that this user may read. How many rows an answer has room for."""
+        left_bytes = ANSWER_BYTES
+        for at in range(0, len(rows), LAST_AT_A_TIME):
+            some = rows[at : at + LAST_AT_A_TIME]
+            found = await asyncio.gather(*(self._last(connection, pages, row) for row in some))
+            for number, (row, last) in enumerate(zip(some, found, strict=True), at):
+                if last is None:
+                    continue
+                left_bytes -= shown_bytes(last[0])
+                if left_bytes < 0 and number:
+                    return number
+                (row.last,) = await in_worker(shown, [last], connection.place)
+        return len(rows)
 
-    async def _last(self, connection: StoreConnection, pages: HistoryPages, row: TopicRow) -> None:
+    async def _last(self, connection: StoreConnection, pages: HistoryPages, row: TopicRow) -> MessageFields | None:
+        if not row.is_topic:
+            return None
         try:
             page = await pages.backward(HistorySpan(row.topic), 1)
         except ClientError:  # it may subscribe, and not replay
-            return
-        if page.messages:
-            (row.last,) = shown(page.messages, connection.place)
+            return None
+        return page.messages[0] if page.messages else None
