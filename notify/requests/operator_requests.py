@@ -67,15 +67,16 @@ class OperatorRequests:
 
     def _list(self, request: of_operator.ListClients, done: Done) -> None:
         """List some thousand client identifiers at a time, of those present at a listing's first request."""
-        some, after = self._names.page(request.after, LOOKED_AT)
+        names = self._names.page(request.after, LOOKED_AT)
         clients = [
             info
-            for client_id in some
+            for client_id in names
             if client_id.startswith(request.prefix)
             and (info := self._info(client_id)) is not None
             and (info.online or not request.online)
+            and names.takes(client_id, info.user or "", info.gateway, info.address)
         ]
-        done(ClientsListed(clients, after))
+        done(ClientsListed(clients, names.after))
 
     def _show(self, request: of_operator.ShowClient, done: Done) -> None:
         info = self._info(request.client_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from notify.local.hub import Hub
-from notify.requests.name_snapshots import NameSnapshots
+from notify.requests.name_snapshots import NameSnapshots, Page
 from store.state.sessions import is_shared
 from store.topics import SHARE_PREFIX, matches
 from store.wire.operator_messages import TopicReader, TopicReaders, TopicReadersFound
@@ -14,20 +14,17 @@ LOOKED_AT = 2_000
 """Sessions that one request looks at."""
 AT_ONCE = 16
 MOST_OF_SESSION = 100
-"""Filters of one session that are listed."""
+"""Filters of one session that are listed, if they are not too long for a page."""
 
 
 def find_readers(
     hub: Hub, names: NameSnapshots, request: TopicReaders, done: Callable[[TopicReadersFound], None]
 ) -> Iterator[None]:
     """`done` gets the answer, with all groups if it is the first of a listing. Raises ListingEnded."""
-    some, after = names.page(request.after, LOOKED_AT)
-    return _look(hub, some, after, request, done)
+    return _look(hub, names.page(request.after, LOOKED_AT), request, done)
 
 
-def _look(
-    hub: Hub, some: list[str], after: int | None, request: TopicReaders, done: Callable[[TopicReadersFound], None]
-) -> Iterator[None]:
+def _look(hub: Hub, names: Page, request: TopicReaders, done: Callable[[TopicReadersFound], None]) -> Iterator[None]:
     topic = request.topic
     groups: list[tuple[str, str]] = []
     for number, queue in enumerate(hub.consumers.listed("") if not request.after else ()):
@@ -36,17 +33,17 @@ def _look(
         if number % AT_ONCE == 0:
             yield
     sessions: list[TopicReader] = []
-    for number, client_id in enumerate(some):
+    for number, client_id in enumerate(names):
         state = hub.messages.sessions.get(client_id)
         if state is not None:
             found = [each for each in state.subscriptions.values() if matches(_plain(each.topic_filter), topic)]
             online = bool(found) and hub.claims.holder(client_id) is not None
-            sessions += [
-                TopicReader(client_id, each.topic_filter, each.qos, online) for each in found[:MOST_OF_SESSION]
-            ]
+            for each in found[:MOST_OF_SESSION]:
+                if names.takes(client_id, each.topic_filter):
+                    sessions.append(TopicReader(client_id, each.topic_filter, each.qos, online))
         if number % AT_ONCE == 0:
             yield
-    done(TopicReadersFound(sessions, groups, after))
+    done(TopicReadersFound(sessions, groups, names.after))
 
 
 def _plain(topic_filter: str) -> str:
