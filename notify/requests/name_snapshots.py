@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 MOST_LISTINGS = 16
 """Listings of one connection that may be under way; an older one is to be begun anew."""
 PAGE_BYTES = 48 << 10
-"""Text behind which a page ends. One name may add as much, and 128 KiB by its last item: the smallest frame has room."""
+"""Text behind which a page ends. One name may add as much, and 128 KiB by its last item: the smallest frame fits."""
 _INDEX_BITS = 40
 
 

@@ -27,7 +27,8 @@ from store.wire.operator_messages import ClientInfo, ClientShown, ClientsListed,
 
 LOOKED_AT = 2_000
 """Sessions that one request looks at, and the most that it lists."""
-MOST_SUBSCRIPTIONS = 1_000
+MOST_SUBSCRIPTIONS, SUBSCRIPTIONS_BYTES = 1_000, 128 << 10
+"""Of one session that are shown."""
 MOST_BANS_LISTED = 1_000
 
 Done = Callable[[WireMessage], None]
@@ -84,8 +85,13 @@ class OperatorRequests:
         if state is None:
             done(ClientShown(info, [], False, 0))
             return
-        some = islice(state.subscriptions.values(), MOST_SUBSCRIPTIONS)
-        subscriptions = [(each.topic_filter, each.qos) for each in some]
+        subscriptions: list[tuple[str, int]] = []
+        left_bytes = SUBSCRIPTIONS_BYTES
+        for each in islice(state.subscriptions.values(), MOST_SUBSCRIPTIONS):
+            left_bytes -= len(each.topic_filter.encode())
+            if left_bytes < 0:
+                break
+            subscriptions.append((each.topic_filter, each.qos))
         done(ClientShown(info, subscriptions, state.will is not None, state.acked))
 
     def _describe(self, request: of_operator.DescribeClient, done: Done) -> None:

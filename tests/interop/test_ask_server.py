@@ -19,10 +19,12 @@ from penstock.sdk.address import Address
 from store.version import VERSION
 from store.wire.operator_messages import (
     ClientDescribed,
+    ClientShown,
     ClientsListed,
     DescribeClient,
     ListClients,
     ServerShown,
+    ShowClient,
     ShowServer,
     TopicReader,
     TopicReaders,
@@ -152,6 +154,39 @@ def test_thousands_of_sessions_are_listed_by_several_at_once(server: PenstockSer
     some = {f"s-{number}" for number in range(0, 4_100, 1_000)}
     everybody = {f"s-{number}" for number in range(4_100)}
     assert asked(server, at_once) == [everybody, some, everybody, some]
+
+
+@pytest.mark.topologies("one process")
+def test_long_filters_of_some_hide_nobody(server: PenstockServer) -> None:
+    """200 filters of 60 KB made answers that no frame has room for."""
+    for name in ("long-1", "long-2"):
+        device = Device(server.port, name)
+        device.connect(session_expiry_interval=300, clean_start=False)
+        for number in range(100):
+            device.subscribe(f"long/{'+/' * number}{'x' * 60_000}/#", 1)
+        device.close()
+    other = Device(server.port, "other")
+    other.connect(session_expiry_interval=300, clean_start=False)
+    other.subscribe("long/#", 1)
+    topic = f"long/a/a/a/{'x' * 60_000}"
+
+    async def everything(operator: OperatorConnection) -> tuple[list[str], int, ClientShown]:
+        readers: list[str] = []
+        after: int | None = 0
+        while after is not None:
+            answer = await operator.ask(TopicReaders(topic, after), TopicReadersFound)
+            readers += [each.client_id for each in answer.sessions]
+            after = answer.next
+        listed = await operator.ask(ListClients("", False, 0), ClientsListed)
+        return readers, len(listed.clients), await operator.ask(ShowClient("long-1"), ClientShown)
+
+    readers, clients, shown = asked(server, everything)
+    assert sorted(readers) == ["long-1", "long-2", "other"]
+    assert clients == 3
+    assert shown.client is not None
+    assert shown.client.subscriptions == 100
+    assert 1 <= len(shown.subscriptions) < 100
+    other.close()
 
 
 def test_a_client_is_described_by_its_gateway(server: PenstockServer) -> None:
