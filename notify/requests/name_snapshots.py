@@ -27,7 +27,7 @@ class NameSnapshots:
         self._listings: OrderedDict[int, list[str]] = OrderedDict()
         self._newest = 0
 
-    def page(self, after: int, most: int) -> Page:
+    def page(self, after: int, most: int) -> NamesPage:
         """The next names, `most` of them at most. Raises ListingEnded."""
         number, index = (after >> _INDEX_BITS, after & ((1 << _INDEX_BITS) - 1)) if after else (0, 0)
         names = self._listings.get(number) if after else self._names()
@@ -38,10 +38,10 @@ class NameSnapshots:
             self._listings[number] = names
             if len(self._listings) > MOST_LISTINGS:
                 self._listings.popitem(last=False)
-        return Page(names, index, most, lambda: self._listings.pop(number, None), number << _INDEX_BITS)
+        return NamesPage(names, index, most, lambda: self._listings.pop(number, None), number << _INDEX_BITS)
 
 
-class Page:
+class NamesPage:
     """Names, one after another, until there are enough of them or what is said of them takes PAGE_BYTES.
 
     `after`, once it was iterated: what to ask for the names behind it; None: that was all.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from notify.local.hub import Hub
-from notify.requests.name_snapshots import NameSnapshots, Page
+from notify.requests.name_snapshots import NameSnapshots, NamesPage
 from store.state.sessions import is_shared
 from store.topics import SHARE_PREFIX, matches
 from store.wire.operator_messages import TopicReader, TopicReaders, TopicReadersFound
@@ -24,7 +24,9 @@ def find_readers(
     return _look(hub, names.page(request.after, LOOKED_AT), request, done)
 
 
-def _look(hub: Hub, names: Page, request: TopicReaders, done: Callable[[TopicReadersFound], None]) -> Iterator[None]:
+def _look(
+    hub: Hub, names: NamesPage, request: TopicReaders, done: Callable[[TopicReadersFound], None]
+) -> Iterator[None]:
     topic = request.topic
     groups: list[tuple[str, str]] = []
     for number, queue in enumerate(hub.consumers.listed("") if not request.after else ()):
