@@ -174,10 +174,11 @@ def test_large_json_stops_nobody(dense: Site, path: str) -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    for _ in range(5):
+    answered = -1  # the last one comes when it has ended
+    while asking.is_alive():
         assert dense.client.get("/health").status == 200
-    assert asking.is_alive()
-    asking.join()
+        answered += 1
+    assert answered >= 2
     (found,) = answers
     if "view=chart" in path:
         assert b"/v" in found
