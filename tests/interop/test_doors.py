@@ -147,7 +147,7 @@ def test_a_ban_holds_at_the_stores_port_and_ends_what_is_open(
     root = doors.client("root")
     doors.ban(*ban)
     wait_until(lambda: len(doors.audit("cut_off")) >= 2, TIMEOUT_S)
-    with pytest.raises(StoreUnreachable, match="connection|banned"):
+    with pytest.raises(StoreUnreachable, match=r"connection|banned"):
         spark.call(ReadLog(0, 1 << 20), LogRead)
     with pytest.raises(StoreRefusesUs, match="banned"):
         spark.call(ReadLog(0, 1 << 20), LogRead)
