@@ -58,7 +58,7 @@ class GroupRequests:
         self.consumers = consumers
         self._most_bytes = most_bytes
         self._clock = clock
-        self._by_key: dict[tuple[str, int], Consumer] = {}
+        self._of: dict[str, dict[int, Consumer]] = {}  # by peer and ref
         self._refs: dict[Consumer, int] = {}
         self._last_ref = 0
 
@@ -69,8 +69,12 @@ class GroupRequests:
 
     def forget_refs(self, peer: str) -> None:
         """Have a peer open its groups again, as the same consumers."""
-        for key in [key for key in self._by_key if key[0] == peer]:
-            self._refs.pop(self._by_key.pop(key), None)
+        for consumer in self._of.pop(peer, {}).values():
+            self._refs.pop(consumer, None)
+
+    def open_of(self, peer: str) -> list[GroupQueue]:
+        """The groups that a peer has open, once for each of its consumers."""
+        return [consumer.queue for consumer in self._of.get(peer, {}).values()]
 
     def handle(self, peer: str, receiver: Requester, message: WireMessage, answer: Answer) -> Iterator[None] | None:
         """Answer a request, now or later. What is left to do of it, in steps."""
@@ -98,17 +102,17 @@ class GroupRequests:
         if consumer not in self._refs:
             self._last_ref += 1
             self._refs[consumer] = self._last_ref
-            self._by_key[peer, self._last_ref] = consumer
+            self._of.setdefault(peer, {})[self._last_ref] = consumer
         answer(wire.GroupOpened(self._refs[consumer], consumer.queue.settings), b"")
 
     def _close(self, peer: str, _: PopReceiver, message: wire.GroupClose, __: Answer) -> None:
-        consumer = self._by_key.pop((peer, message.ref), None)
+        consumer = self._of.get(peer, {}).pop(message.ref, None)
         if consumer is not None:
             del self._refs[consumer]
             self.consumers.close(consumer, message.seen)
 
     def _consumer(self, peer: str, ref: int) -> Consumer:
-        consumer = self._by_key.get((peer, ref))
+        consumer = self._of.get(peer, {}).get(ref)
         if consumer is None:
             raise GroupRefused(f"ref {ref} is no consumer; open its group first, again if the store was restarted")
         return consumer

@@ -48,6 +48,10 @@ class User(Protocol):
     def epoch(self) -> int:
         """A number that changes whenever earlier answers may no longer hold."""
 
+    @property
+    def asks_again_s(self) -> int:
+        """Seconds for which the answers of another server count; 0: there is none."""
+
     def decide(self, wanted: Permission) -> bool | None:
         """Whether it is allowed; None: call ask()."""
 

@@ -205,6 +205,10 @@ class StoreUser:
     def epoch(self) -> int:
         return self._users.epoch
 
+    @property
+    def asks_again_s(self) -> int:
+        return self._users.access.asks_again_s
+
     def decide(self, wanted: Permission) -> bool | None:
         if wanted.action not in ACTIONS:
             return False
