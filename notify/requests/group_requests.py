@@ -51,10 +51,12 @@ class GroupRequests:
         consumers: Consumers,
         most_bytes: int,
         clock: Callable[[], float],
-        shows: Callable[[str, str], bool],
+        name_for: Callable[[str, str], str],
     ) -> None:
-        """`most_bytes`: of the records in an answer; `shows`: whether a peer may see the name of another one."""
-        self._shows = shows
+        """`most_bytes`: of the records in an answer; `name_for`: how a peer may see the name of another one; empty: it
+        may not.
+        """
+        self._name_for = name_for
         self.consumers = consumers
         self._most_bytes = most_bytes
         self._clock = clock
@@ -199,7 +201,7 @@ class GroupRequests:
             if more:
                 break
             left_bytes -= size
-            found.append(info(queue, shown, partial(self._shows, peer)))
+            found.append(info(queue, shown, partial(self._name_for, peer)))
         answer(wire.GroupsListed(found, more), b"")
 
     def _reset(self, _: str, __: PopReceiver, message: wire.GroupReset, answer: Answer) -> None:
@@ -237,11 +239,11 @@ def _sees(receiver: Requester, queue: GroupQueue) -> bool:
     return receiver.permits.sees(plain_permission(wanted, names))
 
 
-def info(queue: GroupQueue, shown: int, shows: Callable[[str], bool]) -> wire.GroupInfo:
-    """A group, with the first of its consumers, and the names of those peers that `shows` allows."""
+def info(queue: GroupQueue, shown: int, name_of: Callable[[str], str]) -> wire.GroupInfo:
+    """A group, with the first of its consumers; `name_of`: how to show the name of a peer."""
     state, group = queue.state, queue.group
     some = [
-        wire.ConsumerInfo(key[0] if shows(key[0]) else "", key[1], consumer.in_flight, sorted(consumer.partitions))
+        wire.ConsumerInfo(name_of(key[0]), key[1], consumer.in_flight, sorted(consumer.partitions))
         for key, consumer in islice(group.consumers.items(), shown)
     ]
     return wire.GroupInfo(
