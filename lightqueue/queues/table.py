@@ -370,3 +370,8 @@ def level_of(topic_filter: str) -> str | None:
     """`line` for the filter `line/#`, whose matches are those of a first level; None for any other filter."""
     level, _, rest = topic_filter.partition("/")
     return level if rest == "#" and not has_wildcard(level) else None
+
+
+def filter_of(queue: Queue) -> str:
+    """The topic filter whose matches a queue has."""
+    return f"{queue.name.decode()}/#" if queue.kind == LEVEL else queue.name.decode()

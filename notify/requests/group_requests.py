@@ -51,14 +51,16 @@ class GroupRequests:
         consumers: Consumers,
         most_bytes: int,
         clock: Callable[[], float],
-        shows: Callable[[str, str], bool],
+        name_for: Callable[[str, str], str],
     ) -> None:
-        """`most_bytes`: of the records in an answer; `shows`: whether a peer may see the name of another one."""
-        self._shows = shows
+        """`most_bytes`: of the records in an answer; `name_for`: how a peer may see the name of another one; empty: it
+        may not.
+        """
+        self._name_for = name_for
         self.consumers = consumers
         self._most_bytes = most_bytes
         self._clock = clock
-        self._by_key: dict[tuple[str, int], Consumer] = {}
+        self._of: dict[str, dict[int, Consumer]] = {}  # by peer and ref
         self._refs: dict[Consumer, int] = {}
         self._last_ref = 0
 
@@ -69,8 +71,12 @@ class GroupRequests:
 
     def forget_refs(self, peer: str) -> None:
         """Have a peer open its groups again, as the same consumers."""
-        for key in [key for key in self._by_key if key[0] == peer]:
-            self._refs.pop(self._by_key.pop(key), None)
+        for consumer in self._of.pop(peer, {}).values():
+            self._refs.pop(consumer, None)
+
+    def open_of(self, peer: str) -> list[GroupQueue]:
+        """The groups that a peer has open, once for each of its consumers."""
+        return [consumer.queue for consumer in self._of.get(peer, {}).values()]
 
     def handle(self, peer: str, receiver: Requester, message: WireMessage, answer: Answer) -> Iterator[None] | None:
         """Answer a request, now or later. What is left to do of it, in steps."""
@@ -98,17 +104,17 @@ class GroupRequests:
         if consumer not in self._refs:
             self._last_ref += 1
             self._refs[consumer] = self._last_ref
-            self._by_key[peer, self._last_ref] = consumer
+            self._of.setdefault(peer, {})[self._last_ref] = consumer
         answer(wire.GroupOpened(self._refs[consumer], consumer.queue.settings), b"")
 
     def _close(self, peer: str, _: PopReceiver, message: wire.GroupClose, __: Answer) -> None:
-        consumer = self._by_key.pop((peer, message.ref), None)
+        consumer = self._of.get(peer, {}).pop(message.ref, None)
         if consumer is not None:
             del self._refs[consumer]
             self.consumers.close(consumer, message.seen)
 
     def _consumer(self, peer: str, ref: int) -> Consumer:
-        consumer = self._by_key.get((peer, ref))
+        consumer = self._of.get(peer, {}).get(ref)
         if consumer is None:
             raise GroupRefused(f"ref {ref} is no consumer; open its group first, again if the store was restarted")
         return consumer
@@ -195,7 +201,7 @@ class GroupRequests:
             if more:
                 break
             left_bytes -= size
-            found.append(info(queue, shown, partial(self._shows, peer)))
+            found.append(info(queue, shown, partial(self._name_for, peer)))
         answer(wire.GroupsListed(found, more), b"")
 
     def _reset(self, _: str, __: PopReceiver, message: wire.GroupReset, answer: Answer) -> None:
@@ -233,11 +239,11 @@ def _sees(receiver: Requester, queue: GroupQueue) -> bool:
     return receiver.permits.sees(plain_permission(wanted, names))
 
 
-def info(queue: GroupQueue, shown: int, shows: Callable[[str], bool]) -> wire.GroupInfo:
-    """A group, with the first of its consumers, and the names of those peers that `shows` allows."""
+def info(queue: GroupQueue, shown: int, name_of: Callable[[str], str]) -> wire.GroupInfo:
+    """A group, with the first of its consumers; `name_of`: how to show the name of a peer."""
     state, group = queue.state, queue.group
     some = [
-        wire.ConsumerInfo(key[0] if shows(key[0]) else "", key[1], consumer.in_flight, sorted(consumer.partitions))
+        wire.ConsumerInfo(name_of(key[0]), key[1], consumer.in_flight, sorted(consumer.partitions))
         for key, consumer in islice(group.consumers.items(), shown)
     ]
     return wire.GroupInfo(

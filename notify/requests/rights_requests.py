@@ -91,9 +91,9 @@ class _Asking:
         if not self._open:
             self._then(self._found)
 
-    def _heard(self, allowed: bool) -> None:
+    def _heard(self, allowed: bool | None) -> None:
         number, _ = self._open.pop()
-        self._found[number] = allowed
+        self._found[number] = allowed is True
         self._is_waiting = False
         if not self._is_in_loop:
             self.go_on()

@@ -48,11 +48,15 @@ class User(Protocol):
     def epoch(self) -> int:
         """A number that changes whenever earlier answers may no longer hold."""
 
+    @property
+    def asks_again_s(self) -> int:
+        """Seconds for which the answers of another server count; 0: there is none."""
+
     def decide(self, wanted: Permission) -> bool | None:
         """Whether it is allowed; None: call ask()."""
 
-    def ask(self, wanted: Permission, then: Callable[[bool], None]) -> None:
-        """Call `then` once, from the loop."""
+    def ask(self, wanted: Permission, then: Callable[[bool | None], None]) -> None:
+        """Call `then` once, from the loop; None: there was no answer, so nothing is allowed that was not before."""
 
     def fault(self, now_ms: int) -> str:
         """Why the connection must end; empty if it may stay."""
@@ -82,8 +86,8 @@ class UserJudge(Protocol):
 Judging = Generator[bool, None, Permission | None]
 
 
-def _noted(answers: list[bool], heard: Callable[[], None], allowed: bool) -> None:
-    answers.append(allowed)
+def _noted(answers: list[bool], heard: Callable[[], None], allowed: bool | None) -> None:
+    answers.append(allowed is True)
     heard()
 
 
@@ -120,12 +124,13 @@ class Permits:
         """Whether it is allowed; None: call ask()."""
         return True if self.user is None else self._decided(self.user, wanted)
 
-    def ask(self, wanted: Permission, then: Callable[[bool], None]) -> None:
-        """Ask what known() left open. `then` is called once, from the loop."""
+    def ask(self, wanted: Permission, then: Callable[[bool | None], None]) -> None:
+        """Ask what known() left open. `then` is called once, from the loop, as that of User.ask()."""
         assert self.user is not None
 
-        def heard(allowed: bool) -> None:
-            self._remember(wanted, allowed)
+        def heard(allowed: bool | None) -> None:
+            if allowed is not None:
+                self._remember(wanted, allowed)
             then(allowed)
 
         self.user.ask(wanted, heard)

@@ -28,6 +28,7 @@ from notify.server.events import FRAME_ROOM_BYTES, Events
 from notify.server.held import NEVER_HELD, HeldRequests
 from notify.server.incoming import Incoming
 from notify.server.operator_line import OperatorLine
+from notify.server.peer_names import is_producers
 from notify.server.peers import Peer, Peers
 from notify.server.safe_answers import SafeAnswers, check_refused
 from store.errors import WireError
@@ -37,7 +38,6 @@ from store.wire import messages as wire
 from store.wire import pace_messages as of_pace
 from store.wire import quota_messages as of_quota
 from store.wire import rights_messages as of_rights
-from store.wire.base import PRODUCER
 from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import NO_TOKENS, ServerHandshake
@@ -469,7 +469,7 @@ class Conversation:
         )  # of clients there may be many a second
         log.log(level, "peer %s said goodbye: %s", self._known.name, message.reason)
         self.is_closing = True
-        self._peers.left(self._known, "goodbye", for_good=not self._known.name.startswith(PRODUCER))
+        self._peers.left(self._known, "goodbye", for_good=not is_producers(self._known.name))
 
     def _unexpected(self, _: Frame, message: WireMessage) -> NoReturn:
         raise WireError(f"{type(message).__name__} in the middle of a connection")

@@ -1,11 +1,75 @@
-"""Whose the name of a peer is. Under it the store knows what it has of a peer's Appends, so nobody else may use it."""
+"""Whose the name of a peer is. Under it the store knows what it has of a peer's Appends, so nobody else may use it.
+
+Each namespace has its own names, as it has its own topics: the log has them with a prefix, `$ns:acme/NAME`; those of
+clients that see the whole log with `$ns:*/`. The default namespace and gateways have names without one. Logs from
+before that have no prefix: such a name stays that of the namespace whose client had it, under that name, until it is
+forgotten. Where a client of the default namespace has the same name meanwhile, that is `$ns:/NAME` in the log.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 from notify.local.own_names import ALL
+from store.namespaces import MARK
 from store.state.changes import PeerOwner
-from store.state.peers import PeerState
+from store.state.peers import PeerState, PeerStates
+from store.wire.base import PRODUCER
 from store.wire.messages import Role
+
+
+class NamedPeer(Protocol):
+    """A peer that the store knows, connected or not."""
+
+    role: Role | None
+    owner: PeerOwner
+
+
+Known = tuple[Role | None, PeerOwner | None]
+"""Role and owner of who has a name, or had it as the log says; None: that is not known."""
+NOBODY: Known = (None, None)
+
+
+class PeerNames:
+    """The names of the log, and who has them."""
+
+    def __init__(self, peers: Mapping[str, NamedPeer], states: PeerStates) -> None:
+        self._peers = peers
+        self._states = states
+
+    def known(self, name: str) -> Known:
+        """By a name of the log; also of a peer whose lease has ended."""
+        peer, state = self._peers.get(name), self._states.get(name)
+        if peer is not None and peer.role is not None:
+            return peer.role, peer.owner
+        return role_of(state), state.owner if state is not None else None
+
+    def of(self, role: Role, namespace: str, name: str) -> str:
+        """The log's name of a peer that says to be called so."""
+        if role is not Role.CLIENT:
+            return name
+        own, (bare_role, bare_owner) = prefix_of(namespace) + name, self.known(name)
+        is_ones = bare_role is Role.CLIENT and (bare_owner is None or bare_owner[1] == namespace)
+        is_free = not namespace and (bare_role is not Role.CLIENT or is_ones)
+        return name if (is_ones or is_free) and self.known(own) == NOBODY else own
+
+    def shown(self, viewer: str, name: str) -> str:
+        """A name of the log as another peer may see it; empty: it may not."""
+        peer = self._peers.get(viewer)
+        if peer is None or peer.role is not Role.CLIENT:
+            return name
+        is_shown = name == viewer or shows(peer.owner, *self.known(name))
+        return name.removeprefix(prefix_of(peer.owner[1])) if is_shown else ""
+
+
+def prefix_of(namespace: str) -> str:
+    return f"{MARK}{namespace}/"
+
+
+def is_producers(name: str) -> bool:
+    """Whether a name of the log is that of a client that may send again what it sent after a long time."""
+    return (name.partition("/")[2] if name.startswith(MARK) else name).startswith(PRODUCER)
 
 
 def name_fault(role: Role, owner: PeerOwner, known_role: Role | None, known: PeerOwner | None) -> str:

@@ -29,10 +29,11 @@ from notify.requests.refused_appends import MOST_RANGES, REFUSED_BY_DISK, Refuse
 from notify.requests.users import User
 from notify.server.describing import Descriptions, Then
 from notify.server.line import Line
-from notify.server.peer_names import name_fault, role_of, shows
+from notify.server.peer_names import PeerNames, is_producers, name_fault
 from notify.server.prepared import Prepared, begun, in_time, limits_of
 from notify.settings import WireSettings
 from store.errors import RecordTooLarge, StoreError
+from store.namespaces import MARK
 from store.ratelimit import RateLimitedLog
 from store.records._records import RecordBatch, topic_runs
 from store.records.records import RECORD_HEADER_BYTES
@@ -46,7 +47,6 @@ from store.state.changes import (
     encode_change,
 )
 from store.wire import messages as wire
-from store.wire.base import PRODUCER
 from store.wire.handshake import DESCRIBING_VERSION, JUDGING_VERSION
 from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome
 
@@ -63,7 +63,7 @@ CLIENTS_REMEMBERED = 10_000  # and as many producers
 
 
 class Peer:
-    """The state of one peer name: sessions and queues (its Member's), and appends in the log."""
+    """The state of one peer, by its name in the log: sessions and queues (its Member's), and appends in the log."""
 
     def __init__(self, name: str, store: LocalStore, hub: Hub, heard_s: float) -> None:
         self.name = name
@@ -323,11 +323,12 @@ class Peers:
         self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
         answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
         hub.consumers.hand_out(answer_bytes - HEAD_ROOM_BYTES, clock)
-        self.groups = GroupRequests(hub.consumers, answer_bytes, clock, self._shows)
         self._store_name = store_name
         self._events = RateLimitedLog(log)
         self._ticked_s = now_s = clock()
         self._peers = {name: Peer(name, LocalStore(hub, member), hub, now_s) for name, member in hub.returning.items()}
+        self._names = PeerNames(self._peers, hub.messages.peers)
+        self.groups = GroupRequests(hub.consumers, answer_bytes, clock, self._names.shown)
         self._departures: deque[tuple[str, Departure]] = deque()  # and the name that the log is to forget, if it is
         self._try_again_s = 0.0
         self._check_clients_s = 0.0
@@ -346,17 +347,19 @@ class Peers:
         """A peer comes in. If the store knows it, it has again what it had before."""
         if not hello.name:
             return Refused(RefusedReason.BAD_HELLO, "a peer needs a name that no other process has")
+        if hello.name.startswith(MARK):
+            return Refused(RefusedReason.BAD_HELLO, f"no peer may have a name that begins with {MARK}")
         role = Role(hello.role)
-        peer = self._peers.get(hello.name)
         if not is_named(hello.namespace):
             return Refused(RefusedReason.BAD_HELLO, f"no namespace is called {hello.namespace!r}")
         owner = (is_user.name if is_user is not None else None, hello.namespace)
-        if fault := name_fault(role, owner, *self._known(hello.name)):
+        name = self._names.of(role, hello.namespace, hello.name)
+        if fault := name_fault(role, owner, *self._names.known(name)):
             return Refused(RefusedReason.BAD_HELLO, f"the name {hello.name!r} {fault}")
+        peer = self._peers.get(name)
         resumed = peer is not None
         if peer is None:
-            peer = Peer(hello.name, LocalStore.join(self.hub, hello.name), self.hub, 0.0)
-            self._peers[hello.name] = peer
+            peer = self._peers[name] = Peer(name, LocalStore.join(self.hub, name), self.hub, 0.0)
         if role is Role.CLIENT:
             peer.owner, peer.own = owner, OwnNames(hello.namespace)
         if peer.line is not None:
@@ -384,18 +387,6 @@ class Peers:
             self._departures.append(("", Departure(hub.claims, hub.followers, peer.member, peer.follows)))
             peer.queues, peer.refs, peer.follows = {}, {}, Counter()
         self.groups.forget_refs(peer.name)
-
-    def _known(self, name: str) -> tuple[Role | None, PeerOwner | None]:
-        """Role and owner of the peer that has the name, or had it as the log says: before its lease ended."""
-        peer, state = self._peers.get(name), self.hub.messages.peers.get(name)
-        if peer is not None and peer.role is not None:
-            return peer.role, peer.owner
-        return role_of(state), state.owner if state is not None else None
-
-    def _shows(self, viewer: str, name: str) -> bool:
-        """Whether a peer may see the name of another one in lists."""
-        peer, (role, owner) = self._peers.get(viewer), self._known(name)
-        return peer is None or peer.role is not Role.CLIENT or name == viewer or shows(peer.owner, role, owner)
 
     def _remember(self, name: str) -> None:
         """Should the store be restarted, a gateway is not to lose its clients because it has not appended so far."""
@@ -481,7 +472,7 @@ class Peers:
         away = [(name, state) for name, state in self.hub.messages.peers.clients() if name not in self._peers]
         gone = []
         for producers, memory_s in ((False, self.settings.client_memory_s), (True, self.settings.producer_memory_s)):
-            those = [each for each in away if each[0].startswith(PRODUCER) is producers]
+            those = [each for each in away if is_producers(each[0]) is producers]
             oldest_ms = time.time() * 1000 - memory_s * 1000
             too_many = len(those) - CLIENTS_REMEMBERED
             gone += [name for at, (name, state) in enumerate(those) if at < too_many or state.appended_ms < oldest_ms]

@@ -25,12 +25,13 @@ from notify.links.certificates import CertifiedRoles, names_of
 from notify.links.sockets import listening_unix_socket, remove_leftover
 from notify.links.tls import TlsListener
 from notify.local.hub import Hub
-from notify.requests.users import UserJudge
+from notify.requests.users import Permission, UserJudge
 from notify.server.applying import ApplyingSteps
 from notify.server.arrival import Arrival
 from notify.server.conversation import Conversation
 from notify.server.counters import WireCounters
 from notify.server.peers import Peers
+from notify.server.rights_review import OpenRights, RightsReview
 from notify.settings import WireSettings
 from notify.steps import Steps
 from store.audit import Audit, AuditEvent
@@ -94,6 +95,7 @@ class StoreServer:
         self._progress = asyncio.Event()
         self._upkeep = Steps(self.hub.tick, self._loop.call_soon)
         self._cleaning_up = Steps(self.peers.go_on, self._loop.call_soon)
+        self.review = RightsReview(self._loop.call_soon)
         self._applying = ApplyingSteps(self.hub, self._loop.call_soon, self._do_upkeep, self._not_applied)
         self.is_stopping = False
 
@@ -235,6 +237,7 @@ class StoreServer:
         self._applying.stop()
         self._upkeep.stop()
         self._cleaning_up.stop()
+        self.review.stop()
         for path in self._socket_paths:
             path.unlink(missing_ok=True)
         self.events.close()
@@ -269,6 +272,7 @@ class WireConnection(asyncio.Protocol):
         self._conversation = Conversation(
             server.peers, self._tokens, server.figures, partial(server.wake, self), server._of_namespaces
         )
+        self._open_rights = OpenRights(self._conversation, server.peers.groups, self._take_away)
 
     @property
     def has_unanswered(self) -> bool:
@@ -377,6 +381,14 @@ class WireConnection(asyncio.Protocol):
             self._note(AuditEvent.CUT_OFF, why)
             self.begin_anew(why)
 
+    def _take_away(self, refused: Permission) -> None:
+        """What its user has open is not allowed any more."""
+        why = f"{refused.action} {refused.topic}: not allowed any more"
+        self._server.figures.not_permitted += 1
+        self._server.events.warning("permission", "peer %s: %s", self._conversation.arrival.shown, why)
+        self._note(AuditEvent.DENIED, why)
+        self.begin_anew(why)
+
     def let_read(self, wanted: bool) -> None:
         wanted = wanted and not self._server.is_stopping
         if wanted != self._is_read and self._transport is not None and not self._transport.is_closing():
@@ -436,6 +448,7 @@ class WireConnection(asyncio.Protocol):
                 self._check_user_s = now_s + heartbeat_s
                 if fault := conversation.permits.fault(time.time_ns() // 1_000_000):
                     self.begin_anew(fault)
+            self._server.review.tick(self._open_rights, now_s)
         unsent_bytes = transport.get_write_buffer_size()
         if unsent_bytes < self._unsent_bytes or conversation.is_judged:  # slow, but there; or not read meanwhile
             self._heard()

@@ -12,7 +12,7 @@ from gateway.auth.errors import AuthError
 from gateway.auth.identity import Credentials, Identity, LoginRefused, Verdict
 from gateway.auth.left_by import left_by_client
 from gateway.auth.namespaces import login_name, settled
-from gateway.auth.permissions import ACTIONS, REFUSED
+from gateway.auth.permissions import ACTIONS, UNANSWERED
 from gateway.auth.sources import source_of
 from gateway.mqtt.reason_codes import ReasonCode
 from notify.bans import info_of
@@ -205,6 +205,10 @@ class StoreUser:
     def epoch(self) -> int:
         return self._users.epoch
 
+    @property
+    def asks_again_s(self) -> int:
+        return self._users.access.asks_again_s
+
     def decide(self, wanted: Permission) -> bool | None:
         if wanted.action not in ACTIONS:
             return False
@@ -214,10 +218,13 @@ class StoreUser:
 
     def _decided(self, wanted: Permission) -> bool | None:
         allowed = self._users.access.decide(self._identity, self._question(wanted))
-        return None if allowed is None else allowed != REFUSED
+        return None if allowed is None else allowed >= 0
 
-    def ask(self, wanted: Permission, then: Callable[[bool], None]) -> None:
-        self._users.access.ask(self._question(wanted), lambda allowed: then(allowed != REFUSED))
+    def ask(self, wanted: Permission, then: Callable[[bool | None], None]) -> None:
+        def heard(allowed: int) -> None:
+            then(None if allowed == UNANSWERED else allowed >= 0)
+
+        self._users.access.ask(self._question(wanted), heard)
 
     def fault(self, now_ms: int) -> str:
         if self._identity.expires_ms is not None and now_ms >= self._identity.expires_ms:

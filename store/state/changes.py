@@ -135,10 +135,11 @@ PeerOwner = tuple[str | None, str]
 class PeerAppended(Change, frozen=True):
     """The last record of what a peer appended: it has come as far as `sequence`.
 
-    `refused` are ranges (first, last) of those before that were not taken, as long as the peer may not know it. Where
-    the record of a client's stands says where its messages do, and is remembered. `counted`: what of them counts for
-    `user`, the client's: bits of store.usage.Counted, the topic, its bytes, due_ms, and how far in front of this record
-    it stands. `owner`: the client's (user, namespace as in its Hello), to whom the name belongs; the user None: users
+    `name`: a client's has its namespace in front, as a client identifier does; older stores left that out. `refused`
+    are ranges (first, last) of those before that were not taken, as long as the peer may not know it. Where the record
+    of a client's stands says where its messages do, and is remembered. `counted`: what of them counts for `user`, the
+    client's: bits of store.usage.Counted, the topic, its bytes, due_ms, and how far in front of this record it stands.
+    `owner`: the client's (user, namespace as in its Hello), to whom the name belongs; the user None: users
     are not known there; None: a gateway's, or an older store did not say.
     """
 
