@@ -60,8 +60,9 @@ class GroupSite:
         with self.client() as client, client.subscribe(topic_filter, group=name, start="now"):
             pass
         topic = topic_filter.replace("#", "1")
-        for payload in payloads:
-            assert self.root.post("/messages", {"topic": topic, "payload": payload}).status == 201
+        if payloads:
+            messages = [{"topic": topic, "payload": payload} for payload in payloads]
+            assert self.root.post("/messages", messages).status == 201
 
     def die(self, name: str, *payloads: str, topic_filter: str = "line/#") -> None:
         """Messages to line/0, line/1, ..., that a group gives up."""
@@ -201,6 +202,80 @@ def test_a_page_of_another_site_changes_no_group(pages: ConsolePages, site: Grou
     assert statuses == [403] * len(paths)
     assert not site.group("billing")["paused"]
     pages.check(refusals=len(paths))
+
+
+# --- moving
+
+
+def move(user: WebClient, to: str, **more: Any) -> Any:
+    answer = user.post(f"/groups/billing/move{OVER_LINE}", {"to": to, **more})
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def test_a_move_says_before_it_is_made_what_it_skips_and_repeats(site: GroupSite) -> None:
+    site.make_group("billing", "line/#", *map(str, range(10)))
+    with site.client() as client, client.subscribe("line/#", group="billing") as messages:
+        for message in islice(messages, 4):
+            message.ack()
+    wait_until(lambda: site.group("billing")["lag"] == 6, TIMEOUT_S)
+    for to, queue_offset, skipped, repeated in (
+        ("latest", 10, 6, 0),
+        ("now", 10, 6, 0),
+        ("7", 7, 3, 0),
+        ("@4", 4, 0, 0),
+        ("1", 1, 0, 3),
+        ("earliest", 0, 0, 4),
+        ("-1h", 0, 0, 4),
+        ("1000000", 10, 6, 0),
+    ):
+        said = {"queue_offset": queue_offset, "skipped": skipped, "repeated": repeated, "exact": True, "moved": False}
+        assert move(site.reader, to, dry_run=True) == said
+    assert site.group("billing")["acked_offset"] == 4
+    assert move(site.reader, "7") == {"queue_offset": 7, "skipped": 3, "repeated": 0, "exact": True, "moved": True}
+    assert site.group("billing")["acked_offset"] == 7
+
+
+def test_what_moves_no_group(site: GroupSite) -> None:
+    site.make_group("billing", "line/#", "1")
+    site.make_group("secret", "plan/#", "1")
+    for path, body, status, kind in (
+        (f"/groups/billing/move{OVER_LINE}", {"to": "banana"}, 422, "no-such-place"),
+        (f"/groups/billing/move{OVER_LINE}", {"to": ""}, 422, "no-such-place"),
+        (f"/groups/billing/move{OVER_LINE}", {}, 400, "bad-parameter"),
+        (f"/groups/nobody/move{OVER_LINE}", {"to": "latest"}, 404, "not-found"),
+        ("/groups/secret/move?filter=plan/%23", {"to": "latest", "dry_run": True}, 404, "not-found"),
+    ):
+        refused = site.reader.post(path, body)
+        assert (refused.status, refused.kind) == (status, kind), (path, body)
+    assert [site.group(name)["lag"] for name in ("billing", "secret")] == [1, 1]
+
+
+def test_the_page_of_a_group_asks_before_it_moves(pages: ConsolePages, site: GroupSite) -> None:
+    site.make_group("<b>billing", "line/#", *map(str, range(1_200)))
+    page = pages.open("/group?name=%3Cb%3Ebilling&filter=line/%23")
+    said = page.get_by_role("status")
+    page.get_by_label("Move to").fill("latest")
+    page.get_by_role("button", name="Move…").click()
+    expect(said).to_contain_text("Move <b>billing to message 1,200?")
+    expect(said).to_contain_text("It skips 1,200 messages that nobody has handled.")
+    assert site.group("<b>billing")["lag"] == 1_200
+    page.get_by_role("button", name="Skip them and move").click()
+    expect(said).to_contain_text("Moved to message 1200 <b>billing")
+    lag = page.locator("#group-figures > div", has_text="Lag").locator("dd")
+    expect(lag).to_have_text("0")
+    assert site.group("<b>billing")["lag"] == 0
+    page.get_by_label("Move to").fill("1000")
+    page.get_by_role("button", name="Move…").click()
+    expect(said).to_contain_text("It repeats 200 messages that are done with.")
+    page.get_by_role("link", name="Do not move").click()
+    expect(lag).to_have_text("0")
+    page.get_by_text("Drop the group…").click()
+    page.get_by_role("button", name="Drop", exact=True).click()
+    expect(said).to_contain_text("Dropped <b>billing")
+    expect(page.locator("#group-actions")).to_contain_text("The group is gone.")
+    assert page.locator("main b").count() == 0
+    pages.check()
 
 
 # --- dead letters
