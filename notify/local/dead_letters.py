@@ -47,6 +47,11 @@ class DeadLetterDesk:
     def __init__(self, messages: MessageStore) -> None:
         self._messages = messages
 
+    def end(self, group: str) -> int:
+        """queue_offset where the queue of dead letters ends."""
+        queue = self._queue(namespace_of(group))
+        return queue.next_offset if queue is not None else 0
+
     def listed(
         self, group: str, after: int, most: int, most_bytes: int, then: Callable[[list[DeadLetter], int | None], None]
     ) -> Iterator[None]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from notify.local.dead_letters import DeadLetter, DeadLetterDesk
 from notify.local.hub import Hub
 from store.audit import AuditEvent
+from store.records.records import read_records
 from store.wire.messages import WireMessage
 from store.wire.operator_messages import DeadLetters, DeadLettersFound, OperatorDone, SettleDeadLetter
 
@@ -18,10 +19,14 @@ Done = Callable[[WireMessage], None]
 def list_dead_letters(hub: Hub, request: DeadLetters, done: Done) -> Iterator[None]:
     """A letter that is larger than ANSWER_BYTES comes alone, and without its record."""
 
-    def then(found: list[DeadLetter], after: int | None) -> None:
-        done(DeadLettersFound([(each.queue_offset, _shown(each.data)) for each in found], after))
+    desk = DeadLetterDesk(hub.messages)
+    end = desk.end(request.group)
 
-    return DeadLetterDesk(hub.messages).listed(request.group, request.after, request.limit, ANSWER_BYTES, then)
+    def then(found: list[DeadLetter], after: int | None) -> None:
+        large = tuple(_place(each) for each in found if not _shown(each.data))
+        done(DeadLettersFound([(each.queue_offset, _shown(each.data)) for each in found], after, end, large))
+
+    return desk.listed(request.group, request.after, request.limit, ANSWER_BYTES, then)
 
 
 def settle_dead_letter(hub: Hub, request: SettleDeadLetter, done: Done) -> None:
@@ -38,3 +43,8 @@ def settle_dead_letter(hub: Hub, request: SettleDeadLetter, done: Done) -> None:
 
 def _shown(data: bytes) -> bytes:
     return data if len(data) <= ANSWER_BYTES else b""
+
+
+def _place(letter: DeadLetter) -> tuple[int, int, int]:
+    (record,) = read_records(memoryview(letter.data))
+    return letter.queue_offset, record.log_offset, len(letter.data)

@@ -14,6 +14,7 @@ from penstock.console.access.problem_answer import MEDIA_TYPE
 from penstock.console.access.state import ConsoleState
 from penstock.console.api import (
     clients,
+    dead_letters,
     groups,
     health,
     messages,
@@ -73,7 +74,7 @@ def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
     _document_problems(app)
     answer_problems(app, state.refused)
     api = APIRouter(prefix="/api/v1")
-    for part in (publishing, messages, topics, clients, groups, pending, server, session, health):
+    for part in (publishing, messages, topics, clients, groups, dead_letters, pending, server, session, health):
         api.include_router(part.router)
     app.router.routes.append(publishing.hot_route())
     app.include_router(api)

@@ -219,11 +219,14 @@ class DeadLetters(WireMessage, frozen=True):
 class DeadLettersFound(WireMessage, frozen=True):
     """Of each its queue_offset and its record in log format; empty if that is larger than an answer.
 
-    `next`: what to ask for `after`; None: that was all.
+    `next`: what to ask for `after`; None: that was all. `end`: where the queue of dead letters ended when it was asked
+    (None: an older store does not say). `large`: of each whose record is empty, (queue_offset, log_offset, bytes).
     """
 
     letters: Annotated[list[tuple[Count, bytes]], Items]
     next: Count | None
+    end: Count | None = None
+    large: Annotated[tuple[tuple[Count, Count, Count], ...], Items] = ()
 
 
 class SettleDeadLetter(WireMessage, frozen=True):

@@ -89,6 +89,7 @@ def test_retained_messages_are_listed_and_removed(pages: ConsolePages, server: P
     expect(page.locator("tbody")).to_contain_text("kept/here")
     page.get_by_role("button", name="Remove the retained message of kept/here").click()
     expect(page.get_by_role("status")).to_contain_text("Removed the retained message of kept/here")
+    expect(page.locator("tbody tr")).to_have_count(0)
     page.reload()
     expect(page.locator("tbody tr")).to_have_count(0)
     pages.check()
@@ -125,6 +126,7 @@ def test_a_delayed_message_is_cancelled(pages: ConsolePages, server: PenstockSer
     page.get_by_role("link", name="Delayed").click()
     page.get_by_role("button", name="Cancel the message to later/on").click()
     expect(page.get_by_role("status")).to_contain_text("Cancelled")
+    expect(page.locator("tbody tr", has_text="later/on")).to_have_count(0)
     pages.check()
 
 

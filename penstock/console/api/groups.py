@@ -12,7 +12,15 @@ from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of
 from penstock.console.api.clients import no_such
 from penstock.console.store.connection import StoreConnection
-from penstock.console.store.groups import GroupKey, listed_groups, pause_group, paused_groups
+from penstock.console.store.groups import (
+    GroupKey,
+    listed_groups,
+    look_at_move,
+    move_group,
+    pause_group,
+    paused_groups,
+    the_group,
+)
 from store.wire import group_messages as of_group
 
 router = APIRouter(tags=["groups"])
@@ -51,10 +59,17 @@ class GroupsModel(BaseModel):
 
 class GroupMove(BaseModel):
     to: str = Field(max_length=64, description="earliest, latest (now), -1h, an RFC 3339 time, or a queue_offset.")
+    dry_run: bool = Field(False, description="Only say what the move would do.")
 
 
 class GroupMoved(BaseModel):
     queue_offset: int = Field(description="Where it goes on.")
+    skipped: int = Field(description="Messages that are not done with, and that nobody gets now.")
+    repeated: int = Field(description="Messages that are done with, and that come again.")
+    exact: bool = Field(
+        description="false: at most about so many: it is ordered, or goes on between messages that consumers hold."
+    )
+    moved: bool = Field(description="false: a dry run.")
 
 
 class GroupPaused(BaseModel):
@@ -74,13 +89,22 @@ async def groups(
 
 @router.post("/groups/{group}/move", summary="Have a group go on elsewhere")
 async def move(caller: Asking, group: GroupNamed, topic_filter: FilterOf, wanted: GroupMove) -> GroupMoved:
-    """Its consumers lose the messages that they hold."""
-    names = caller.connection.names
-    to = "latest" if wanted.to == "now" else wanted.to
-    await _the_one(caller.connection, group, topic_filter)
-    message = of_group.GroupReset(names.group(group), names.topic(topic_filter), to)
-    done, _ = await caller.connection.request(message, of_group.GroupDone)
-    return GroupMoved(queue_offset=done.queue_offset)
+    """Its consumers lose the messages that they hold. With `dry_run` it moves nothing, and says what a move would skip
+    and repeat.
+    """
+    connection = caller.connection
+    look = await look_at_move(connection, await _the_one(connection, group, topic_filter), wanted.to)
+    at = look.queue_offset
+    if not wanted.dry_run:
+        names = connection.names
+        at = await move_group(connection, (names.group(group), names.topic(topic_filter)), look.queue_offset)
+    return GroupMoved(
+        queue_offset=at,
+        skipped=look.skipped,
+        repeated=look.repeated,
+        exact=look.is_exact,
+        moved=not wanted.dry_run,
+    )
 
 
 @router.post("/groups/{group}/pause", summary="Have a group hand out nothing")
@@ -107,11 +131,12 @@ async def drop(caller: Asking, group: GroupNamed, topic_filter: FilterOf) -> Non
     await caller.connection.request(message, of_group.GroupDone)
 
 
-async def _the_one(connection: StoreConnection, group: str, topic_filter: str) -> None:
+async def _the_one(connection: StoreConnection, group: str, topic_filter: str) -> of_group.GroupInfo:
     """Raises Problem if there is no such group."""
-    in_log = connection.names.topic(topic_filter)
-    if not any(each.topic_filter == in_log for each in await listed_groups(connection, group)):
+    found = await the_group(connection, group, topic_filter)
+    if found is None:
         raise no_such(f"group over {topic_filter[:200]!r} called", group)
+    return found
 
 
 def _model(connection: StoreConnection, found: of_group.GroupInfo, paused: set[GroupKey]) -> GroupModel:

@@ -55,4 +55,4 @@ async def end_session(visit: PageVisit) -> Response:
 
 
 def _done(visit: PageVisit, done: OperatorDone, client_id: str, what: str, else_what: str) -> Response:
-    return visit.show("done.html", what=what if done.found else else_what, name=client_id)
+    return visit.show("client_done.html", what=what if done.found else else_what, name=client_id)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.responses import Response
 
 from penstock.console.errors import Problem
 from penstock.console.pages.rendering import PageVisit, page
-from penstock.console.store.groups import pause_group, paused_groups, seen_groups
-from store.wire.group_messages import GroupDone, GroupDrop, GroupInfo, GroupList, GroupReset, GroupsListed
+from penstock.console.store.groups import look_at_move, move_group, pause_group, paused_groups, seen_groups, the_group
+from store.wire.group_messages import GroupDone, GroupDrop, GroupInfo, GroupList, GroupsListed
 
 MOST_NAME = 255
 MOST_PLACE = 64
@@ -33,27 +35,29 @@ async def group_page(visit: PageVisit) -> Response:
 
 async def _group(visit: PageVisit, name: str, topic_filter: str) -> GroupInfo:
     """Raises Problem."""
-    connection, skip, more = visit.caller.connection, 0, 0 < len(name) <= MOST_NAME
-    while more:
-        found, _ = await connection.request(GroupList(connection.names.group(name), skip), GroupsListed)
-        for group in await seen_groups(connection, found.groups):
-            if group.topic_filter == connection.names.topic(topic_filter):
-                return group
-        skip, more = skip + len(found.groups), found.more and bool(found.groups)
-    raise Problem(
-        404, "no-such-group", "there is no group of this name over this filter", "choose one on the page Groups"
-    )
+    found = await the_group(visit.caller.connection, name, topic_filter) if 0 < len(name) <= MOST_NAME else None
+    if found is None:
+        raise Problem(
+            404, "no-such-group", "there is no group of this name over this filter", "choose one on the page Groups"
+        )
+    return found
 
 
 @page("/group/move", ["POST"])
 async def move(visit: PageVisit) -> Response:
+    """Says what the move would skip and repeat; with `sure` it is made, to the place that was said."""
     form, connection = await visit.form(), visit.caller.connection
     name, topic_filter, to = form.get("name", ""), form.get("filter", ""), form.get("to", "").strip()
     if not to or len(to) > MOST_PLACE:
         raise Problem(400, "bad-parameter", "no place to move to", "write earliest, latest, -1h, a time or a number")
-    request = GroupReset(connection.names.group(name), connection.names.topic(topic_filter), to.removeprefix("@"))
-    done, _ = await connection.request(request, GroupDone)
-    return visit.show("done.html", what=f"Moved to message {done.queue_offset}", name=name)
+    group = await _group(visit, name, topic_filter)
+    look = await look_at_move(connection, group, to)
+    names: dict[str, Any] = {"name": name, "topic_filter": topic_filter}
+    if "sure" not in form:
+        return visit.show("group_move.html", look=look, group=group, **names)
+    done = await move_group(connection, (group.group, group.topic_filter), look.queue_offset)
+    group = await _group(visit, name, topic_filter)
+    return visit.show("group_moved.html", what=f"Moved to message {done}", group=group, **names)
 
 
 @page("/group/pause", ["POST"])
@@ -81,4 +85,4 @@ async def drop(visit: PageVisit) -> Response:
     name, topic_filter = form.get("name", ""), form.get("filter", "")
     request = GroupDrop(connection.names.group(name), connection.names.topic(topic_filter))
     await connection.request(request, GroupDone)
-    return visit.show("done.html", what="Dropped", name=name)
+    return visit.show("group_dropped.html", what="Dropped", name=name)

@@ -2,6 +2,7 @@
 
 from penstock.console.pages import (
     clients,
+    dead_letters,
     groups,
     log,
     message,
@@ -16,6 +17,6 @@ from penstock.console.pages import (
 )
 from penstock.console.pages.rendering import router as router
 
-PAGES = (clients, groups, log, message, overview, publish, readers, sign_in, topic, topics, waiting)
+PAGES = (clients, dead_letters, groups, log, message, overview, publish, readers, sign_in, topic, topics, waiting)
 
 router.add_route("/static/{name:path}", static_files.static_file, methods=["GET"], include_in_schema=False)

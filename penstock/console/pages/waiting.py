@@ -37,7 +37,8 @@ async def cancel(visit: PageVisit) -> Response:
         raise Problem(400, "bad-parameter", "no delayed message", "choose one on the page Delayed")
     request = wire.CancelDelayed(int(numbers[0]), int(numbers[1]))
     done, _ = await visit.caller.connection.request(request, wire.DelayedCancelled)
-    return visit.show("done.html", what="Cancelled" if done.was_pending else "Not in time: it is published", name="")
+    what = "Cancelled" if done.was_pending else "Not in time: it is published"
+    return visit.show("done.html", what=what, name="", row=f"delayed-{int(numbers[0])}")
 
 
 @page("/retained")
@@ -67,6 +68,9 @@ async def retained_page(visit: PageVisit) -> Response:
 
 @page("/retained/remove", ["POST"])
 async def remove(visit: PageVisit) -> Response:
-    topic = (await visit.form()).get("topic", "")
+    form = await visit.form()
+    topic, row = form.get("topic", ""), form.get("row", "")
+    if not (row.isascii() and row.isdigit()):
+        raise Problem(400, "bad-parameter", "no row of a retained message", "choose one on the page Retained")
     await visit.caller.connection.publish(topic, b"", retain=True)
-    return visit.show("done.html", what="Removed the retained message of", name=topic)
+    return visit.show("done.html", what="Removed the retained message of", name=topic, row=f"retained-{row}")

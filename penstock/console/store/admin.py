@@ -45,20 +45,20 @@ class AdminRequests:
     async def ask(self, connection: StoreConnection, message: WireMessage, kind: type[M]) -> M:
         """The answer to an admin's request. Raises Problem, or a ClientError."""
         operator = await self.operator(connection)
-        with _problems():
+        with operator_problems():
             return await operator.ask(message, kind)
 
     async def server(self, connection: StoreConnection) -> tuple[ServerShown, dict[str, Any], list[Sample]]:
         """The server, its settings in force, and all of its figures. Raises Problem, or a ClientError."""
         operator = await self.operator(connection)
-        with _problems():
+        with operator_problems():
             shown, figures = await operator.server()
         return shown, json.loads(shown.settings), figures
 
 
 @contextmanager
-def _problems() -> Iterator[None]:
-    """The operator's errors as problems."""
+def operator_problems() -> Iterator[None]:
+    """The operator's errors as problems. Raises Problem."""
     try:
         yield
     except StoreTooOld as error:

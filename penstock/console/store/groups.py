@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from penstock.console.errors import Problem
 from penstock.console.store.connection import StoreConnection
+from penstock.sdk.errors import StoreRefused
 from store.wire import group_messages as of_group
 from store.wire.handshake import PAUSING_VERSION
+from store.wire.messages import FailureCode, Locate, Located
 
 GroupKey = tuple[str, str]
 """Name and topic filter, as the log has them."""
+
+
+class MoveLook(NamedTuple):
+    """What a move of a group to a queue_offset does: messages that are not done with and never come, and those that are
+    done with and come again. Not `is_exact`: at most so many, about.
+    """
+
+    queue_offset: int
+    skipped: int
+    repeated: int
+    is_exact: bool
 
 
 async def listed_groups(connection: StoreConnection, name: str = "") -> list[of_group.GroupInfo]:
@@ -59,6 +74,63 @@ async def pause_group(connection: StoreConnection, name: str, topic_filter: str,
     request = of_group.GroupPause(names.group(name), names.topic(topic_filter), paused)
     done, _ = await connection.request(request, of_group.GroupDone)
     return done.queue_offset
+
+
+async def the_group(connection: StoreConnection, name: str, topic_filter: str) -> of_group.GroupInfo | None:
+    """The group, if the user may subscribe to its messages. Raises a ClientError."""
+    in_log, skip, more = connection.names.topic(topic_filter), 0, True
+    while more:
+        answer, _ = await connection.request(
+            of_group.GroupList(connection.names.group(name), skip), of_group.GroupsListed
+        )
+        for group in await seen_groups(connection, answer.groups):
+            if group.topic_filter == in_log:
+                return group
+        skip += len(answer.groups)
+        more = answer.more and bool(answer.groups)
+    return None
+
+
+async def look_at_move(connection: StoreConnection, group: of_group.GroupInfo, to: str) -> MoveLook:
+    """What a move to a place would do; nothing is moved. Raises Problem, or a ClientError."""
+    to = to.strip().removeprefix("@")
+    if to in ("latest", "now"):
+        return move_look(group, group.next_offset)
+    try:
+        located, _ = await connection.request(Locate(group.topic_filter, to), Located)
+    except StoreRefused as error:
+        if error.code != FailureCode.NO_SUCH_POSITION:
+            raise
+        raise Problem(
+            422, "no-such-place", str(error), "give earliest, latest, -1h, an RFC 3339 time, or a queue_offset"
+        ) from None
+    return move_look(group, located.queue_offset)
+
+
+async def move_group(connection: StoreConnection, group: GroupKey, queue_offset: int) -> int:
+    """Have a group go on there. Returns where it goes on. Raises a ClientError."""
+    request = of_group.GroupReset(*group, str(queue_offset))
+    done, _ = await connection.request(request, of_group.GroupDone)
+    return done.queue_offset
+
+
+def move_look(group: of_group.GroupInfo, queue_offset: int) -> MoveLook:
+    """What a move there would do, from the group's figures. Which of the messages behind the first open one are done
+    with they do not say: a move between them may not be exact, nor is that of an ordered
+    group.
+    """
+    end, acked = group.next_offset, group.acked_offset
+    held = group.in_flight + group.retries
+    looked_until = end - group.lag + held
+    """All behind it is new; in front of it all but what is held is done with."""
+    is_ordered = group.settings.partitions > 0
+    if queue_offset >= looked_until:
+        return MoveLook(queue_offset, max(0, group.lag - max(0, end - queue_offset)), 0, not is_ordered)
+    if queue_offset <= acked:
+        return MoveLook(queue_offset, 0, max(0, end - group.lag - queue_offset), not is_ordered)
+    skipped = min(held, queue_offset - acked)
+    is_exact = not is_ordered and end - group.lag == acked  # none behind the first open one is done with
+    return MoveLook(queue_offset, skipped, looked_until - queue_offset - max(0, held - skipped), is_exact)
 
 
 def _can_pause(connection: StoreConnection) -> bool:

@@ -79,6 +79,13 @@ document.addEventListener("htmx:sendError", () => {
   document.getElementById("said").textContent = "The console does not answer; is it running?";
 });
 
+// --- a box that ticks all boxes of its table
+
+document.addEventListener("change", (event) => {
+  if (!event.target.hasAttribute("data-all")) return;
+  event.target.closest("table").querySelectorAll("tbody input[type=checkbox]").forEach((box) => { box.checked = event.target.checked; });
+});
+
 // --- live messages
 
 let arrived = 0;
