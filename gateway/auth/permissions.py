@@ -19,7 +19,6 @@ with the messages of all namespaces, needs `read_log` of `#` besides, and seeing
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
@@ -28,6 +27,7 @@ from typing import Any
 
 from gateway.auth.errors import AuthError
 from gateway.auth.name_patterns import NamePattern
+from gateway.auth.placeholders import FilledLevels, end_of, fill, has_placeholder
 from gateway.auth.rule_index import RuleIndex
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.topics import validate_topic_filter
@@ -61,20 +61,65 @@ OF_THE_WHOLE = Action.READ_LOG | Action.ADMIN
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A rule's topic filter, with its placeholders."""
+    """A rule's topic filter, with its placeholders.
+
+    A decision looks at thousands of them, and most are about other topics: what their levels say of that is looked at
+    before a filter is made.
+    """
 
     levels: tuple[str, ...]
     is_open: bool  # it ends with #
+    texts: tuple[tuple[int, str], ...]
+    """(place, level) of those that are the same for every client. Rules that begin alike often end otherwise: the last
+    one comes first."""
+    templates: tuple[tuple[int, str, str], ...]
+    """(place, level, what is behind its last placeholder) of those with placeholders."""
     fixed: Filter | None = None  # the filter for every client, if it has no placeholders
 
     @classmethod
     def parse(cls, topic_filter: str) -> Pattern:
         levels = topic_filter.split("/")
         is_open = levels[-1] == "#"
-        fixed = None if "%c" in topic_filter or "%u" in topic_filter else Filter.parse(topic_filter)
-        return cls(tuple(levels[:-1] if is_open else levels), is_open, fixed)
+        own = tuple(levels[:-1] if is_open else levels)
+        texts, templates = [], []
+        for at in range(len(own) - 1, -1, -1):
+            if has_placeholder(level := own[at]):
+                templates.append((at, level, end_of(level)))
+            elif level != "+":
+                texts.append((at, level))
+        fixed = None if templates else Filter.parse(topic_filter)
+        return cls(own, is_open, tuple(texts), tuple(templates), fixed)
 
-    def filled(self, username: str, client_id: str, denies: bool) -> Filter | None:
+    def cannot_cover(self, levels: tuple[Level, ...], names: FilledLevels) -> bool:
+        """Whether a level shows that no filter of these levels is covered."""
+        number = len(levels)
+        for at, text in self.texts:
+            if at >= number or levels[at] != text:
+                return True
+        for at, level, end in self.templates:
+            theirs = levels[at] if at < number else None
+            if theirs is None or not theirs.endswith(end) or theirs != names.text(level):
+                return True
+        return False
+
+    def cannot_meet(self, other: Filter, names: FilledLevels) -> bool:
+        """Whether a level shows that no topic matches both; a name that is none stands for any level."""
+        levels, number = other.levels, len(other.levels)
+        for at, text in self.texts:
+            if at >= number:
+                if not other.is_open:
+                    return True
+            elif levels[at] != text and levels[at] is not None:
+                return True
+        for at, level, end in self.templates:
+            theirs = levels[at] if at < number else None
+            if theirs is None:
+                continue
+            if (names.are_good and not theirs.endswith(end)) or names.text(level) not in (None, theirs):
+                return True
+        return False
+
+    def filled(self, names: FilledLevels, denies: bool) -> Filter | None:
         """The filter for one client. None if it cannot apply: a name is empty, would be more than one level, or makes a
         level that begins with `$`, which is reserved for the server.
 
@@ -82,26 +127,13 @@ class Pattern:
         """
         if self.fixed is not None:
             return self.fixed
-        filled: list[Level] = []
-        for level in self.levels:
-            if level == "+":
-                filled.append(None)
-                continue
-            if "%" in level:
-                names = [name for mark, name in (("%c", client_id), ("%u", username)) if mark in level]
-                is_bad = any(not name or set(name) & set("/+#") for name in names)
-                text = _fill(level, username, client_id)
-                if not denies and (is_bad or (text.startswith("$") and not level.startswith("$"))):
-                    return None
-                filled.append(None if is_bad else text)
-                continue
-            filled.append(level)
+        filled: list[Level] = [None if level == "+" else level for level in self.levels]
+        for at, level, _ in self.templates:
+            text = names.text(level)
+            if not denies and (text is None or (text.startswith("$") and not level.startswith("$"))):
+                return None
+            filled[at] = text
         return Filter(tuple(filled), self.is_open)
-
-
-def _fill(level: str, username: str, client_id: str) -> str:
-    """Fill in the placeholders in one pass, since a name may itself contain `%u`."""
-    return re.sub("%[cu]", lambda found: client_id if found[0] == "%c" else username, level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +217,24 @@ class WantedTopic:
         begins_plainly = bool(hidden) and is_plain and bool(inner.levels) and inner.levels[0] is not None
         return cls(whole, inner if begins_plainly else None, tuple(hidden))
 
-    def is_covered_by(self, mine: Filter) -> bool:
-        return mine.covers(self.whole) or (self.inner is not None and mine.covers(self.inner))
+    def is_covered_by(self, pattern: Pattern, names: FilledLevels) -> bool:
+        """Whether a rule that allows this pattern allows the topic."""
+        inner = self.inner
+        if pattern.cannot_cover(self.whole.levels, names) and (
+            inner is None or pattern.cannot_cover(inner.levels, names)
+        ):
+            return False
+        mine = pattern.filled(names, denies=False)
+        return mine is not None and (mine.covers(self.whole) or (inner is not None and mine.covers(inner)))
 
-    def is_met_by(self, mine: Filter) -> bool:
-        return mine.meets(self.whole) or any(mine.meets(each, is_inside=True) for each in self.hidden)
+    def is_met_by(self, pattern: Pattern, names: FilledLevels) -> bool:
+        """Whether a rule that denies this pattern denies the topic."""
+        if pattern.cannot_meet(self.whole, names) and all(pattern.cannot_meet(each, names) for each in self.hidden):
+            return False
+        mine = pattern.filled(names, denies=True)
+        return mine is not None and (
+            mine.meets(self.whole) or any(mine.meets(each, is_inside=True) for each in self.hidden)
+        )
 
 
 def unwrapped(topic: str) -> str:
@@ -214,6 +259,7 @@ class Rule:
     clients: NamePattern | None
     namespaces: NamePattern | None = None
     groups: tuple[str, ...] | None = None  # as written in the file
+    is_for_all: bool = False  # no users, clients or namespaces: a call for each rule costs more than the rest
 
     @property
     def names_client_id(self) -> bool:
@@ -228,11 +274,10 @@ class Rule:
             return False
         return self.clients is None or self.clients.matches(client_id)
 
-    def speaks_of(self, wanted: WantedTopic, username: str, client_id: str) -> bool:
-        denies = self.max_qos == REFUSED
-        for pattern in self.topics:
-            mine = pattern.filled(username, client_id, denies)
-            if mine is not None and (wanted.is_met_by(mine) if denies else wanted.is_covered_by(mine)):
+    def speaks_of(self, wanted: WantedTopic, names: FilledLevels) -> bool:
+        judge = wanted.is_met_by if self.max_qos == REFUSED else wanted.is_covered_by
+        for pattern in self.topics:  # noqa: SIM110 - any() would take as long as most patterns do
+            if judge(pattern, names):
                 return True
         return False
 
@@ -250,7 +295,7 @@ def _is_group(pattern: str, group: str, username: str, client_id: str, denies: b
     """Whether a pattern matches a share name. A pattern with an empty name allows nothing, or denies everything."""
     if any(mark in pattern and not name for mark, name in (("%c", client_id), ("%u", username))):
         return denies
-    first, *others = (_fill(piece, username, client_id) for piece in pattern.split("*"))
+    first, *others = (fill(piece, username, client_id) for piece in pattern.split("*"))
     if not others:
         return group == first
     last = others.pop()
@@ -278,13 +323,13 @@ def decide(
 
     `group`: of a shared subscription, if rules name groups; see name_groups().
     """
-    wanted, bits = WantedTopic.parse(topic), action.value
+    wanted, bits, names = WantedTopic.parse(topic), action.value, FilledLevels(username, client_id)
     for rule in rules:
         if (
             bits & rule.bits
-            and rule.is_for(username, client_id, namespace)
-            and rule.has_group(group, username, client_id)
-            and rule.speaks_of(wanted, username, client_id)
+            and (rule.is_for_all or rule.is_for(username, client_id, namespace))
+            and ((group is None and rule.groups is None) or rule.has_group(group, username, client_id))
+            and rule.speaks_of(wanted, names)
         ):
             return rule.max_qos
     return None
@@ -395,7 +440,8 @@ def _parse_rule(number: int, rule: object) -> Rule:
             raise AuthError(f'{name}: is for the store as a whole; topics has to have "#"')
         users, clients, namespaces = (_names(rule, key) for key in ("users", "clients", "namespaces"))
         groups, most_qos = _groups(rule, actions), REFUSED if denies else max_qos
-        return Rule(actions, most_qos, actions.value, topics, users, clients, namespaces, groups)
+        is_for_all = users is None and clients is None and namespaces is None
+        return Rule(actions, most_qos, actions.value, topics, users, clients, namespaces, groups, is_for_all)
     except AuthError as error:
         raise RuleError(number, str(error)) from None
 

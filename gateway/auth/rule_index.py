@@ -15,7 +15,7 @@ from gateway.auth.name_patterns import Glob, NamePattern
 MOST_KEY_CHARACTERS = 32
 """Of a pattern's beginning or end that count: at most so many lengths are tried for a name."""
 MOST_TOPICS_FOR_ONE = 4_000
-"""Topic filters in all rules that may apply to one client: a decision looks at each of them, some 0.2 µs."""
+"""Topic filters in all rules that may apply to one client: a decision looks at each of them, 0.1 to 0.4 µs."""
 
 
 class _ByEnd:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.auth.errors import AuthError
 from gateway.auth.permissions import REFUSED, Action, Filter, Pattern, decide, parse_permissions
+from gateway.auth.placeholders import FilledLevels
 from store.topics import matches
 from tests.support.server_process import ROOT
 
@@ -161,7 +162,7 @@ def test_a_star_in_a_group_stands_for_any_characters(pattern: str, name: str) ->
 
 
 def test_a_name_with_a_placeholder_in_it_is_a_name() -> None:
-    assert Pattern.parse("a/%c-%u").filled("%c", "%u", False) == Filter(("a", "%u-%c"), False)
+    assert Pattern.parse("a/%c-%u").filled(FilledLevels("%c", "%u"), False) == Filter(("a", "%u-%c"), False)
 
 
 def test_the_rules_in_the_documentation_say_what_it_says() -> None:
