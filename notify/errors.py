@@ -21,6 +21,13 @@ class LeaseLost(NotifyError, StoreError):
         )
 
 
+class NotFollowed(NotifyError, StoreError):
+    """A client reads what came before it followed a queue, for which Follow asked no right."""
+
+    def __init__(self, queue_offset: int, began: int) -> None:
+        super().__init__(f"it follows the queue from {began} on, and reads {queue_offset}; ask for a page of history")
+
+
 class GroupQuota(GroupRefused):
     """A user has as many groups as it may have."""
 

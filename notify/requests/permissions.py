@@ -116,6 +116,11 @@ def _live(message: Any, _: Frame, __: MessageStore) -> list[Permission]:
     return [Permission(SUBSCRIBE, message.topic_filter)]
 
 
+def _followed(message: wire.Follow, _: Frame, __: MessageStore) -> list[Permission]:
+    wanted = [Permission(SUBSCRIBE, message.topic_filter)]
+    return wanted if message.start < 0 else [*wanted, Permission(REPLAY, message.topic_filter)]
+
+
 def _read(message: Any, _: Frame, __: MessageStore) -> list[Permission]:
     return [Permission(SUBSCRIBE, message.topic_filter), Permission(REPLAY, message.topic_filter)]
 
@@ -180,7 +185,7 @@ def _none(_: Any, __: Frame, ___: MessageStore) -> list[Permission]:
 RIGHTS: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], Iterable[Permission]]] = {
     wire.Append: _published,
     wire.Publish: _published,
-    wire.Follow: _live,
+    wire.Follow: _followed,
     wire.Retained: _live,
     wire.Locate: _read,
     wire.Scan: _read,

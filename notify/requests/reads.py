@@ -9,6 +9,7 @@ from contextlib import suppress
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue, read_at
 from lightqueue.queues.retained_search import find_retained, heads_found
+from notify.errors import NotFollowed
 from notify.local.store import LocalStore
 from store.errors import StoreError
 from store.records._records import Records, check_records, records_bytes
@@ -56,6 +57,14 @@ class AnswerRoom:
     def add(self, data: bytes) -> None:
         self._used_bytes += len(data) + ITEM_BYTES
         self.parts.append(data)
+
+
+def check_begun(request: wire.Read, queues: Mapping[int, Queue], began: Mapping[Queue, int]) -> None:
+    """Raises NotFollowed for a range in front of where a client began to follow its queue."""
+    for ref, first in request.ranges:
+        queue = queues.get(ref)
+        if queue is not None and first < began[queue]:
+            raise NotFollowed(first, began[queue])
 
 
 def read(store: LocalStore, queues: Mapping[int, Queue], request: wire.Read, limit_bytes: int) -> Answer:

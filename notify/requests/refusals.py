@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from notify.errors import LeaseLost
+from notify.errors import LeaseLost, NotFollowed
 from notify.local.user_quotas import QuotaExceeded
 from store.errors import RecordTooLarge, StoreError, StoreFull
 from store.wire.messages import FailureCode
@@ -24,6 +24,8 @@ def failure_code(error: Exception) -> FailureCode:
             return FailureCode.RECORD_TOO_LARGE
         case Fenced() | LeaseLost():
             return FailureCode.FENCED
+        case NotFollowed():
+            return FailureCode.NOT_PERMITTED
         case QuotaExceeded():
             return FailureCode.NOT_ALLOWED
         case ValueError():

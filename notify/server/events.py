@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from lightqueue.queues._queues import Queue
 from notify.events.lookup import name_of
-from notify.requests.reads import Answer, read
+from notify.requests.reads import Answer, check_begun, read
 from notify.server.counters import WireCounters
 from notify.server.peers import Peer
 from notify.server.push import Push
 from store.wire import messages as wire
-from store.wire.messages import Welcome, WireMessage
+from store.wire.messages import Role, Welcome, WireMessage
 
 GREW_BYTES = 16  # at most, of one queue in a Grew
 FRAME_ROOM_BYTES = 64  # of a frame with records: its head, its padding, and what its lists do not grow
@@ -88,6 +88,8 @@ class Events:
         A message may be in several queues: who has it from one and does not know of the others would deliver it twice.
         """
         peer = self._peer
+        if peer.role is Role.CLIENT:
+            check_begun(request, peer.queues, peer.began)
         try:
             answer, records = read(peer.store, peer.queues, request, limit_bytes)
             if isinstance(answer, wire.Ranges):

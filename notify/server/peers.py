@@ -83,6 +83,7 @@ class Peer:
         self.queues: dict[int, Queue] = {}  # by ref
         self.refs: dict[Queue, int] = {}
         self.follows: Counter[Queue] = Counter()
+        self.began: dict[Queue, int] = {}  # queue_offset from which on it follows each
         self.hub = hub
         self._last_ref = 0
         self._unsafe: deque[tuple[int, int]] = deque()  # (sequence, log_offset of its end), oldest first
@@ -288,6 +289,7 @@ class Peer:
             self.refs[queue] = self._last_ref
             self.queues[self._last_ref] = queue
         self.follows[queue] += 1
+        self.began[queue] = min(followed.position, self.began.get(queue, followed.position))
         return wire.QueueInfo(self.refs[queue], queue.kind, queue.next_offset, followed.position)
 
     def unfollow(self, refs: list[int]) -> None:
@@ -297,7 +299,7 @@ class Peer:
                 continue
             self.follows[queue] -= 1
             if not self.follows[queue]:
-                del self.follows[queue], self.queues[ref], self.refs[queue]
+                del self.follows[queue], self.queues[ref], self.refs[queue], self.began[queue]
             self.store.unfollow(queue)
 
     def ends(self, refs: list[int]) -> list[tuple[int, int]]:
@@ -385,7 +387,7 @@ class Peers:
         if peer.follows:
             hub = self.hub
             self._departures.append(("", Departure(hub.claims, hub.followers, peer.member, peer.follows)))
-            peer.queues, peer.refs, peer.follows = {}, {}, Counter()
+            peer.queues, peer.refs, peer.follows, peer.began = {}, {}, Counter(), {}
         self.groups.forget_refs(peer.name)
 
     def _remember(self, name: str) -> None:

@@ -45,7 +45,8 @@ from tests.support.stores import batch_of, publish
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[WireBench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WireBench]:
+    monkeypatch.setattr(reads, "ANSWER_S", 60)  # a busy machine is not to end an answer
     bench = WireBench(tmp_path)
     yield bench
     bench.store.close()
@@ -123,6 +124,20 @@ def test_a_record_larger_than_any_frame_is_passed_over(bench: WireBench) -> None
     assert read(talk, (ref, 1), (ref, 0)) == [[b"2"]]
     assert talk.call(ReadAt([large, small])) == RecordsAt([False, True])
     assert talk.call(Retained("t/#", "", 10)) == RetainedFound([(large, 0, b""), (small, 0, b"")], None)
+
+
+def test_a_client_reads_from_where_it_began_to_follow(bench: WireBench) -> None:
+    """Follow asks for the right to subscribe: with Read behind it a client without `replay` had all of the history."""
+    publish(bench.store, "t/1", b"1", b"2")
+    client = bench.connect("sdk", Role.CLIENT)
+    following = client.call(Follow("t/1", False, -1, False))
+    assert isinstance(following, Following)
+    (queue,) = following.queues
+    publish(bench.store, "t/1", b"3")
+    refused = client.call(Read([(queue.ref, 0)], 10, 1 << 20))
+    assert isinstance(refused, Failed)
+    assert refused.code == FailureCode.NOT_PERMITTED
+    assert client.call(Read([(queue.ref, 2)], 10, 1 << 20)) == Ranges([(queue.ref, 2, 1)])
 
 
 def test_reading_positions(bench: WireBench, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
