@@ -15,11 +15,12 @@ class ConsoleSettings:
         metadata={"doc": "Whether `penstock serve` starts the console (HTTP API and pages) beside the broker."},
     )
     listen: str = field(
-        default="127.0.0.1:8080",
+        default="127.0.0.1:8080+",
         metadata={
-            "doc": "Where the console listens; port 0 takes a free one. Beyond loopback users have to log in.",
-            "shape": "HOST:PORT",
-            "pattern": r"(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})",
+            "doc": "Where the console listens; with + behind the port, at the next free one if it is taken; port 0 "
+            "takes a free one. Beyond loopback users have to log in.",
+            "shape": "HOST:PORT or HOST:PORT+",
+            "pattern": r"(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})\+?",
         },
     )
     hosts: tuple[str, ...] = field(

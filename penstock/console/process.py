@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -38,6 +39,9 @@ log = logging.getLogger("penstock.console")
 
 BACKLOG = 256
 KEEP_ALIVE_S = 30
+NEXT_PORTS = 20
+"""How many ports behind the one that is taken are tried."""
+MOST_PORT = 65_535
 GRACE_S = 2
 """How long requests may go on when the console stops; streams end then."""
 SWEEP_S = 5.0
@@ -193,22 +197,37 @@ def host_of(listen: str) -> str:
 
 
 def _listening(listen: str) -> socket.socket:
-    """A socket that listens there. Raises UsageError."""
-    host, port = host_of(listen), int(listen.rpartition(":")[2])
-    try:
-        (family, kind, *_, where), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        listening = socket.socket(family, kind)
+    """A socket that listens there, or with + at the next free port. Raises UsageError."""
+    host, wanted = host_of(listen), int(listen.rpartition(":")[2].removesuffix("+"))
+    last = min(wanted + NEXT_PORTS, MOST_PORT) if listen.endswith("+") and wanted else wanted
+    for port in range(wanted, last + 1):
         try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(where)
-            listening.listen(BACKLOG)
-        except OSError:
-            listening.close()
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError(
-            f"console {listen}: cannot listen there ({reason}); the broker goes on without its console: stop what uses "
-            "the port, or choose another with console.listen (or --no-console)"
-        ) from None
+            listening = _listening_at(host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and port < last:
+                continue
+            reason = error.strerror or str(error)
+            raise UsageError(
+                f"console {listen}: cannot listen there ({reason}); the broker goes on without its console: stop what "
+                "uses the port, or choose another with console.listen (or --no-console)"
+            ) from None
+        if port != wanted:
+            log.warning(
+                "port %d is in use, so the console listens at port %d; choose one with console.listen", wanted, port
+            )
+        return listening
+    raise AssertionError("a range of ports is never empty")
+
+
+def _listening_at(host: str, port: int) -> socket.socket:
+    """Raises OSError."""
+    (family, kind, *_, where), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    listening = socket.socket(family, kind)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+        listening.listen(BACKLOG)
+    except OSError:
+        listening.close()
+        raise
     return listening

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -78,6 +79,29 @@ def test_a_port_in_use_is_one_line_and_the_broker_goes_on(penstock_server: Serve
         assert "--no-console" in line
         assert "starting it again" not in server.log_text()
         server.terminate()
+
+
+@pytest.mark.parametrize("gateways", ["0", "1"])
+def test_the_default_port_that_is_taken_gives_way_to_the_next_free_one(
+    penstock_server: ServerFactory, gateways: str
+) -> None:
+    with ExitStack() as taken:
+        with suppress(OSError):  # another program may have it
+            taken.enter_context(socket.create_server(("127.0.0.1", 8080)))
+        server = penstock_server(settings={"console.enabled": True}, gateways=gateways)
+        url = console_url(server)
+        port = int(url.rpartition(":")[2])
+        assert 8080 < port <= 8100
+        assert f"port 8080 is in use, so the console listens at port {port}" in server.log_text()
+        assert WebClient(url).get("/api/docs").status == 200
+
+
+def test_a_port_with_a_plus_may_be_the_next_one(tmp_path: Path, start_console: StartConsole) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        console = start_console(f"unix://{tmp_path}/no-store.sock", console__listen=f"127.0.0.1:{port}+")
+        assert port < int(console.url.rpartition(":")[2]) <= port + 20
+        assert f"port {port} is in use" in console.log_text()
 
 
 def test_no_console(tmp_path: Path) -> None:
