@@ -31,7 +31,7 @@ class MessageToPublish(Struct, forbid_unknown_fields=True):
     payload: Annotated[str | UnsetType, Meta(description="The payload as text.")] = UNSET
     json: Annotated[Raw | UnsetType, Meta(description="The payload as JSON; its bytes are stored as they are.")] = UNSET
     payload_base64: Annotated[str | UnsetType, Meta(description="The payload as base64.")] = UNSET
-    qos: Annotated[int, Meta(ge=0, le=2, description="The most that MQTT subscribers get it with.")] = 1
+    qos: Annotated[int, Meta(ge=0, le=2, description="The most that MQTT subscribers get it with; default 1.")] = 1
     retain: Annotated[bool, Meta(description="It becomes the topic's retained message.")] = False
     headers: Annotated[
         dict[Text, Text] | list[tuple[Text, Text]] | None,
