@@ -10,7 +10,6 @@ from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
 from penstock.console.access.gate import Gate, HostNames
-from penstock.console.access.problem_answer import MEDIA_TYPE
 from penstock.console.access.state import ConsoleState
 from penstock.console.api import (
     clients,
@@ -25,6 +24,7 @@ from penstock.console.api import (
     session,
     topics,
 )
+from penstock.console.api.document import operation_id, shape_document
 from penstock.console.api.problems import ProblemDetails, answer_problems
 from store.version import VERSION
 
@@ -33,30 +33,10 @@ ABOUT = (
     "tokens and permissions are those of MQTT clients: Basic or Bearer. Errors are problem details (RFC 9457) with a "
     "`remedy`."
 )
-JSON = "application/json"
 PAGES = "penstock.console.pages"
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {"model": ProblemDetails, "description": "A problem (application/problem+json)."}
 }
-
-
-def _document_problems(app: FastAPI) -> None:
-    """Have the document say what errors are, and nothing of FastAPI's own."""
-    made = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = made()
-            for methods in schema["paths"].values():
-                for operation in methods.values():
-                    answers = operation["responses"]
-                    answers.pop("422", None)
-                    problem = answers["default"]["content"]
-                    if JSON in problem:
-                        problem[MEDIA_TYPE] = problem.pop(JSON)
-        return made()
-
-    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
@@ -69,9 +49,10 @@ def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
         responses=PROBLEMS,
+        generate_unique_id_function=operation_id,
     )
     app.state.console = state
-    _document_problems(app)
+    shape_document(app)
     answer_problems(app, state.refused)
     api = APIRouter(prefix="/api/v1")
     for part in (publishing, messages, topics, clients, groups, dead_letters, pending, server, session, health):

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 from tests.bench import apart, retained, transports  # noqa: E402
 from tests.bench.client import consume_rates, publish_rates, read_rates  # noqa: E402
 from tests.bench.indexing import keeping_up  # noqa: E402
+from tests.bench.open_pages import open_pages  # noqa: E402
 from tests.bench.queues import beside_queues  # noqa: E402
 from tests.bench.receipts import receipts_beside_redis  # noqa: E402
 from tests.bench.whole import (  # noqa: E402
@@ -93,7 +95,7 @@ def main() -> int:
             for work in WORKS
             if work.figure != "latency" and options.only in _apart_name(work)
         ]
-        rows += _whole_runs(folder, options.only)
+        rows += _whole_runs(folder, mqload, options.only)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
     return 0
@@ -237,7 +239,7 @@ def _penstock(folder: Path, flush: str, cores: str = BROKER_CORE, **flags: str) 
         shutil.rmtree(data)
 
 
-def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
+def _whole_runs(folder: Path, mqload: Path, only: str) -> list[dict[str, object]]:
     """The rows that measure a process as a whole, without a peer."""
     runs: tuple[tuple[str, Callable[[Path], dict[str, object]]], ...] = (
         ("memory per idle connection", idle_memory),
@@ -258,6 +260,7 @@ def _whole_runs(folder: Path, only: str) -> list[dict[str, object]]:
         ("queues beside Redis Streams and RabbitMQ", beside_queues),
         ("client consumes in a group", consume_rates),
         ("receipts beside Redis Streams", receipts_beside_redis),
+        ("console: pages that are open", partial(open_pages, mqload)),
     )
     return [{"work": name, **run(folder)} for name, run in runs if only in name]
 

@@ -90,9 +90,10 @@ def test_groups(site: Site) -> None:
     (group,) = site.client.get("/groups").json["groups"]
     assert (group["group"], group["topic_filter"], group["next_offset"]) == ("billing", "line/#", 5)
     over = "?filter=line/%23"
-    assert site.client.post(f"/groups/billing/move{over}", {"to": "@2"}).json == {"queue_offset": 2}
+    assert site.client.post(f"/groups/billing/move{over}", {"to": "@2"}).json["queue_offset"] == 2
     assert site.client.get("/groups").json["groups"][0]["lag"] == 3
     assert site.client.post(f"/groups/nobody/move{over}", {"to": "now"}).status == 404
+    assert site.client.post(f"/groups/billing/move{over}", {"to": "banana"}).status == 422
     assert site.client.ask("DELETE", f"/groups/billing{over}").status == 204
     assert site.client.get("/groups").json["groups"] == []
 

@@ -145,6 +145,22 @@ def test_a_delayed_message(site: Site) -> None:
     wait_until(lambda: payloads(site.client.get("/messages", filter="later")) == ["x"], TIMEOUT_S)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [{"expires_after_s": 1 << 32}, {"expires_after_s": 10**18}, {"payload_base64": "?"}, {"payload": "x", "json": 1}],
+    ids=["expiry", "far expiry", "base64", "two payloads"],
+)
+def test_a_message_that_cannot_be_published_fails_alone(site: Site, fault: dict[str, Any]) -> None:
+    alone = site.client.post("/messages", {"topic": "t", **fault})
+    assert (alone.status, alone.kind) == (422, "bad-message")
+    whole = site.client.post("/messages", [{"topic": "t", "payload": "1"}, {"topic": "t", **fault}, {"topic": "t"}])
+    assert whole.status == 207
+    first, wrong, last = whole.json["receipts"]
+    assert wrong["status"] == 422
+    assert wrong["detail"] == alone.json["detail"]
+    assert (first["queue_offset"], last["queue_offset"]) == (0, 1)
+
+
 def test_a_list_of_which_some_are_refused(users: Site) -> None:
     messages = [{"topic": topic, "payload": "x"} for topic in ("line/1", "line/secret", "line/2")]
     answer = users.user("alice").post("/messages", messages)

@@ -18,6 +18,7 @@ class FrameWire(Wire):
 
     def __init__(self, store_port: int) -> None:
         self.said: Counter[type[WireMessage]] = Counter()
+        self.said_bytes = 0
         self.loses: tuple[type[WireMessage], ...] = ()
         super().__init__(store_port)
 
@@ -29,6 +30,7 @@ class FrameWire(Wire):
                 message = MESSAGES[number]
                 frame = head + await reader.readexactly(length - HEAD.size)
                 self.said[message] += 1
+                self.said_bytes += len(frame)
                 if message not in self.loses:
                     writer.write(frame)
                     await writer.drain()

@@ -85,7 +85,7 @@ Asking = Annotated[Caller, Depends(caller_of)]
 After = Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")]
 
 
-@router.get("/clients", summary="Clients and sessions")
+@router.get("/clients", operation_id="list_clients", summary="Clients and sessions")
 async def clients(
     request: Request,
     caller: Asking,
@@ -102,7 +102,7 @@ async def clients(
     return ClientsModel(clients=[_client(each) for each in found.clients], next=goes_on)
 
 
-@router.get("/clients/{client_id:path}", summary="One client and its session")
+@router.get("/clients/{client_id:path}", operation_id="get_client", summary="One client and its session")
 async def client(request: Request, caller: Asking, client_id: str) -> ShownClientModel:
     wanted = of_operator.ShowClient(checked_name(client_id))
     found = await console_of(request).admin.ask(caller.connection, wanted, of_operator.ClientShown)
@@ -116,21 +116,28 @@ async def client(request: Request, caller: Asking, client_id: str) -> ShownClien
     )
 
 
-@router.post("/clients/{client_id:path}/disconnect", summary="End its connection", status_code=204)
+@router.post(
+    "/clients/{client_id:path}/disconnect",
+    operation_id="disconnect_client",
+    summary="End its connection",
+    status_code=204,
+)
 async def disconnect(request: Request, caller: Asking, client_id: str, wanted: Disconnecting) -> Response:
     """It may connect again; a ban prevents that."""
     message = of_operator.DisconnectClient(checked_name(client_id), wanted.reason, by(request, caller))
     return await _done(request, caller, message, "connection of client", client_id)
 
 
-@router.delete("/clients/{client_id:path}", summary="End its session", status_code=204)
+@router.delete(
+    "/clients/{client_id:path}", operation_id="end_client_session", summary="End its session", status_code=204
+)
 async def end_session(request: Request, caller: Asking, client_id: str) -> Response:
     """With its subscriptions, the messages that wait for it, and its connection."""
     message = of_operator.EndSession(checked_name(client_id), by(request, caller))
     return await _done(request, caller, message, "session of client", client_id)
 
 
-@router.get("/bans", summary="Bans in force, oldest first", tags=["bans"])
+@router.get("/bans", operation_id="list_bans", summary="Bans in force, oldest first", tags=["bans"])
 async def bans(
     request: Request, caller: Asking, after: After = None, limit: Annotated[int, Query(ge=1, le=1_000)] = 100
 ) -> BansModel:
@@ -144,7 +151,11 @@ async def bans(
 
 
 @router.post(
-    "/bans", summary="Ban an address, a network, a user or a client identifier", status_code=204, tags=["bans"]
+    "/bans",
+    operation_id="add_ban",
+    summary="Ban an address, a network, a user or a client identifier",
+    status_code=204,
+    tags=["bans"],
 )
 async def add_ban(request: Request, caller: Asking, wanted: NewBan) -> Response:
     """Its connections end. A ban of an address or a user holds at all doors: MQTT, the store's port, and here."""
@@ -154,7 +165,9 @@ async def add_ban(request: Request, caller: Asking, wanted: NewBan) -> Response:
     return Response(status_code=204)
 
 
-@router.delete("/bans/{kind}/{value:path}", summary="Lift a ban", status_code=204, tags=["bans"])
+@router.delete(
+    "/bans/{kind}/{value:path}", operation_id="lift_ban", summary="Lift a ban", status_code=204, tags=["bans"]
+)
 async def lift_ban(request: Request, caller: Asking, kind: BanKind, value: str) -> Response:
     message = of_operator.LiftBan(kind, normal_ban(kind, checked_name(value)), by(request, caller))
     return await _done(request, caller, message, f"ban of {kind}", value)

@@ -77,7 +77,7 @@ class GroupPaused(BaseModel):
     queue_offset: int = Field(description="All before it is done with.")
 
 
-@router.get("/groups", summary="Consumer groups")
+@router.get("/groups", operation_id="list_groups", summary="Consumer groups")
 async def groups(
     caller: Asking, name: Annotated[str, Query(max_length=255, description="Those of this name; empty: all.")] = ""
 ) -> GroupsModel:
@@ -87,7 +87,7 @@ async def groups(
     return GroupsModel(groups=[_model(connection, each, paused) for each in found])
 
 
-@router.post("/groups/{group}/move", summary="Have a group go on elsewhere")
+@router.post("/groups/{group}/move", operation_id="move_group", summary="Have a group go on elsewhere")
 async def move(caller: Asking, group: GroupNamed, topic_filter: FilterOf, wanted: GroupMove) -> GroupMoved:
     """Its consumers lose the messages that they hold. With `dry_run` it moves nothing, and says what a move would skip
     and repeat.
@@ -107,13 +107,15 @@ async def move(caller: Asking, group: GroupNamed, topic_filter: FilterOf, wanted
     )
 
 
-@router.post("/groups/{group}/pause", summary="Have a group hand out nothing")
+@router.post("/groups/{group}/pause", operation_id="pause_group", summary="Have a group hand out nothing")
 async def pause(caller: Asking, group: GroupNamed, topic_filter: FilterOf) -> GroupPaused:
     """Its lag grows. What its consumers hold stays theirs, and counts when it is settled. It holds across restarts."""
     return await _paused(caller.connection, group, topic_filter, paused=True)
 
 
-@router.post("/groups/{group}/resume", summary="Have a paused group hand out messages again")
+@router.post(
+    "/groups/{group}/resume", operation_id="resume_group", summary="Have a paused group hand out messages again"
+)
 async def resume(caller: Asking, group: GroupNamed, topic_filter: FilterOf) -> GroupPaused:
     return await _paused(caller.connection, group, topic_filter, paused=False)
 
@@ -123,7 +125,9 @@ async def _paused(connection: StoreConnection, group: str, topic_filter: str, pa
     return GroupPaused(paused=paused, queue_offset=await pause_group(connection, group, topic_filter, paused))
 
 
-@router.delete("/groups/{group}", summary="Forget a group that has no consumers", status_code=204)
+@router.delete(
+    "/groups/{group}", operation_id="drop_group", summary="Forget a group that has no consumers", status_code=204
+)
 async def drop(caller: Asking, group: GroupNamed, topic_filter: FilterOf) -> None:
     names = caller.connection.names
     await _the_one(caller.connection, group, topic_filter)

@@ -23,7 +23,12 @@ class Health(BaseModel):
     detail: str = Field(default="", description="Why the store is away.")
 
 
-@router.get("/health", summary="Whether the console reaches its store", responses={503: {"model": Health}})
+@router.get(
+    "/health",
+    operation_id="get_health",
+    summary="Whether the console reaches its store",
+    responses={503: {"model": Health}},
+)
 async def health(request: Request, response: Response) -> Health:
     try:
         connection = await console_of(request).connections.of(OPEN)

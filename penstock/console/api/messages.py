@@ -81,9 +81,10 @@ Stop = Annotated[str | None, Query(max_length=64, description="That one not incl
 
 @router.get(
     "/messages",
+    operation_id="read_messages",
     summary="Read messages",
     response_model=PageModel,
-    responses={200: {"content": {NDJSON: {}, EVENTS: {}}}},
+    responses={200: {"content": {NDJSON: {"schema": {"type": "string"}}, EVENTS: {"schema": {"type": "string"}}}}},
 )
 async def read(
     request: Request,
@@ -131,7 +132,7 @@ async def read(
     return await _answer(caller.connection, page, query)
 
 
-@router.get("/messages/{message_id}", summary="One message", response_model=MessageModel)
+@router.get("/messages/{message_id}", operation_id="get_message", summary="One message", response_model=MessageModel)
 async def one(message_id: str, caller: Annotated[Caller, Depends(caller_of)]) -> Response:
     """The message that a receipt names."""
     message = await caller.connection.at(message_id)

@@ -46,7 +46,12 @@ class DelayedPage(BaseModel):
     next: str | None
 
 
-@router.get("/delayed", summary="Delayed messages, those first that are due first", tags=["delayed"])
+@router.get(
+    "/delayed",
+    operation_id="list_delayed",
+    summary="Delayed messages, those first that are due first",
+    tags=["delayed"],
+)
 async def delayed(
     caller: Asking,
     topic_filter: Annotated[str, Query(alias="filter", max_length=2_048)] = "#",
@@ -76,7 +81,13 @@ async def delayed(
     return DelayedPage(delayed=rows, next=None if answer.next is None else text_of(PageCursor(query, *answer.next)))
 
 
-@router.delete("/delayed/{log_offset}", summary="Take back a delayed message", status_code=204, tags=["delayed"])
+@router.delete(
+    "/delayed/{log_offset}",
+    operation_id="cancel_delayed",
+    summary="Take back a delayed message",
+    status_code=204,
+    tags=["delayed"],
+)
 async def cancel(
     caller: Asking,
     log_offset: int,
@@ -91,7 +102,9 @@ async def cancel(
     return Response(status_code=204)
 
 
-@router.get("/retained", summary="Retained messages", response_model=PageModel, tags=["retained"])
+@router.get(
+    "/retained", operation_id="list_retained", summary="Retained messages", response_model=PageModel, tags=["retained"]
+)
 async def retained(
     caller: Asking, topic_filter: Filter, after: After = None, limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100
 ) -> Response:
@@ -133,7 +146,13 @@ async def _at(connection: StoreConnection, log_offset: int) -> MessageFields | N
     return message.record, message.queue_offset
 
 
-@router.delete("/retained/{topic:path}", summary="Remove a retained message", status_code=204, tags=["retained"])
+@router.delete(
+    "/retained/{topic:path}",
+    operation_id="remove_retained",
+    summary="Remove a retained message",
+    status_code=204,
+    tags=["retained"],
+)
 async def remove_retained(caller: Asking, topic: str) -> Response:
     """By a retained message without a payload, as MQTT has it. The history of the topic keeps what was there."""
     check_topic(topic, "topic")

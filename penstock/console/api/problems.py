@@ -39,6 +39,7 @@ STATUS_OF_CODE = {
     FailureCode.STORE_FULL: (507, "the store refuses what is published until its disk has room"),
     FailureCode.RECORD_TOO_LARGE: (413, "publish a smaller message"),
     FailureCode.BAD_REQUEST: (400, "see the parameters of this path in /api/docs"),
+    FailureCode.NO_SUCH_POSITION: (422, "give a place as the parameters of this path in /api/docs have it"),
     FailureCode.NOT_ALLOWED: (403, "ask with a user who may do that"),
 }
 
@@ -64,7 +65,7 @@ def problem_of(error: Exception) -> Problem:
         case NotFound():
             return Problem(404, "no-such-message", text, "it is not kept any more, or it never was")
         case BadMessage():
-            return Problem(400, "bad-message", text, "see POST /api/v1/messages in /api/docs")
+            return Problem(422, "bad-message", text, "see POST /api/v1/messages in /api/docs")
         case BadPosition() | BadOption():
             return Problem(400, "bad-parameter", text, "see the parameters of this path in /api/docs")
         case PublishesTooFast(wait_s=wait_s):

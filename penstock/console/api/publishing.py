@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from fastapi import APIRouter
@@ -16,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 from penstock.console.access.callers import Caller
 from penstock.console.access.problem_answer import problem_answer
 from penstock.console.access.state import ConsoleState, caller_of, console_of
-from penstock.console.api.problems import problem_of
+from penstock.console.api.document import BODY_TO_PUBLISH
+from penstock.console.api.problems import ProblemDetails, problem_of
 from penstock.console.errors import Problem
 from penstock.console.store.publishing import (
     MOST_MESSAGES,
@@ -45,20 +45,29 @@ class ReceiptModel(BaseModel):
     queue_offset: int | None = Field(description="Its place in its topic; null for a delayed or live-only message.")
 
 
-def _body_schema() -> dict[str, Any]:
-    """The body as OpenAPI has it: one message, or a list of them."""
-    (_,), components = msgspec.json.schema_components([MessageToPublish], ref_template="#/components/schemas/{name}")
-    one = components["MessageToPublish"]
-    return {"anyOf": [one, {"type": "array", "items": one, "maxItems": MOST_MESSAGES}]}
+class ReceiptsModel(BaseModel):
+    """The receipts of a list, in its order."""
+
+    receipts: list[ReceiptModel]
+
+
+class MixedReceiptsModel(BaseModel):
+    """The outcomes of a list of which some were not stored, in its order: a receipt has a message_id, a problem has a
+    type.
+    """
+
+    receipts: list[ReceiptModel | ProblemDetails]
 
 
 @router.post(
     "/messages",
+    operation_id="publish_messages",
     summary="Publish one message, or a list",
-    response_model=ReceiptModel,
+    response_model=ReceiptModel | ReceiptsModel,
     status_code=201,
+    responses={MULTI_STATUS: {"model": MixedReceiptsModel, "description": "Some of a list are not stored."}},
     openapi_extra={
-        "requestBody": {"required": True, "content": {JSON: {"schema": _body_schema()}}},
+        "requestBody": BODY_TO_PUBLISH,
         "parameters": [
             {
                 "name": "Idempotency-Key",

@@ -59,7 +59,7 @@ class ReadersModel(BaseModel):
     next: str | None = Field(description="The cursor of the next page; null: that was all.")
 
 
-@router.get("/server", summary="Version, health and settings in force")
+@router.get("/server", operation_id="get_server", summary="Version, health and settings in force")
 async def server(request: Request, caller: Asking) -> ServerModel:
     console = console_of(request)
     found, settings, _ = await console.admin.server(caller.connection)
@@ -79,7 +79,7 @@ async def server(request: Request, caller: Asking) -> ServerModel:
     )
 
 
-@router.get("/server/figures", summary="Figures of the server, as Prometheus has them")
+@router.get("/server/figures", operation_id="list_figures", summary="Figures of the server, as Prometheus has them")
 async def figures(
     request: Request,
     caller: Asking,
@@ -93,7 +93,7 @@ async def figures(
     )
 
 
-@router.get("/readers", summary="Who reads a topic: sessions and groups", tags=["topics"])
+@router.get("/readers", operation_id="list_readers", summary="Who reads a topic: sessions and groups", tags=["topics"])
 async def readers(
     request: Request,
     caller: Asking,

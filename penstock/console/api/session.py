@@ -29,7 +29,7 @@ class SessionAnswer(BaseModel):
     )
 
 
-@router.post("", summary="Log in: sets a cookie", status_code=201)
+@router.post("", operation_id="log_in", summary="Log in: sets a cookie", status_code=201)
 async def begin_session(request: Request, response: Response, wanted: LoginRequest) -> SessionAnswer:
     """The cookie names a login in the console; the password stays there. Changes need the CSRF token as well."""
     login, user = await console_of(request).callers.log_in(request, UserCredentials(wanted.user, wanted.password))
@@ -37,12 +37,12 @@ async def begin_session(request: Request, response: Response, wanted: LoginReque
     return SessionAnswer(user=user, csrf_token=login.csrf_token)
 
 
-@router.get("", summary="Who is logged in")
+@router.get("", operation_id="get_session", summary="Who is logged in")
 async def session(caller: Annotated[Caller, Depends(caller_of)]) -> SessionAnswer:
     return SessionAnswer(user=caller.user, csrf_token=caller.csrf_token)
 
 
-@router.delete("", summary="Log out", status_code=204, response_class=Response)
+@router.delete("", operation_id="log_out", summary="Log out", status_code=204, response_class=Response)
 async def end_session(request: Request, caller: Annotated[Caller, Depends(caller_of)]) -> Response:
     response = Response(status_code=204)
     if caller.login is not None:

@@ -43,7 +43,9 @@ class TopicsModel(BaseModel):
     next: str | None = Field(description="The cursor of the next page; null: that was all.")
 
 
-@router.get("/topics", summary="Topics: the tree by level, or a search", response_model=TopicsModel)
+@router.get(
+    "/topics", operation_id="list_topics", summary="Topics: the tree by level, or a search", response_model=TopicsModel
+)
 async def topics(
     request: Request,
     caller: Annotated[Caller, Depends(caller_of)],
@@ -83,7 +85,7 @@ async def topics(
     return Response(await in_worker(encoded, TopicsPage(rows, known, goes_on)), media_type=JSON)
 
 
-@router.get("/topics/{topic:path}", summary="One topic", response_model=TopicModel)
+@router.get("/topics/{topic:path}", operation_id="get_topic", summary="One topic", response_model=TopicModel)
 async def topic(request: Request, topic: str, caller: Annotated[Caller, Depends(caller_of)]) -> Response:
     """Its count, its rate since it was looked at last, and its last message."""
     check_topic(topic, "topic")
@@ -113,7 +115,7 @@ class SeriesModel(BaseModel):
     until: str | None = Field(description="Else: where it ends; a request from there on goes on.")
 
 
-@router.get("/series", summary="A number of a topic over time", response_model=SeriesModel)
+@router.get("/series", operation_id="read_series", summary="A number of a topic over time", response_model=SeriesModel)
 async def number_over_time(
     caller: Annotated[Caller, Depends(caller_of)],
     topic: Annotated[str, Query(min_length=1, max_length=2_048)],

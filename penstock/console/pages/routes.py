@@ -12,11 +12,26 @@ from penstock.console.pages import (
     sign_in,
     static_files,
     topic,
+    topic_live,
     topics,
     waiting,
 )
 from penstock.console.pages.rendering import router as router
 
-PAGES = (clients, dead_letters, groups, log, message, overview, publish, readers, sign_in, topic, topics, waiting)
+PAGES = (
+    clients,
+    dead_letters,
+    groups,
+    log,
+    message,
+    overview,
+    publish,
+    readers,
+    sign_in,
+    topic,
+    topic_live,
+    topics,
+    waiting,
+)
 
 router.add_route("/static/{name:path}", static_files.static_file, methods=["GET"], include_in_schema=False)

@@ -1,40 +1,27 @@
-"""A topic: its messages from the newest back to the first, a time to jump to, and what comes, live."""
+"""A topic: its messages from the newest back to the first, a time to jump to, and a chart of their numbers."""
 
 from __future__ import annotations
 
 import asyncio
-from asyncio import FIRST_COMPLETED
-from collections import deque
-from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from penstock.console.api.streams import (
-    EVENTS,
-    KEEP_ALIVE_S,
-    BoundedStream,
-    is_over,
-    over,
-    problem_of_end,
-)
 from penstock.console.errors import Problem
-from penstock.console.pages.rendering import TEMPLATES, PageVisit, page, query
+from penstock.console.pages.rendering import PageVisit, page, query
 from penstock.console.views.chart_values import chart_values
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
 from penstock.console.views.history import HistoryPages, HistorySpan
 from penstock.console.views.messages import MessageFields
 from penstock.console.views.payloads import numeric_fields, preview_of
 from penstock.console.views.sizes import bounded_payload, in_worker
-from penstock.sdk.errors import ClientError, NotFound, Unreadable
+from penstock.console.views.topic_looks import end_of
+from penstock.sdk.errors import NotFound, Unreadable
 from penstock.sdk.message import Message
 from penstock.sdk.positions import Position
-from penstock.sdk.reading import Reading
 
 ROWS = 50
-LIVE_ROWS = 20
-LIVE_EVERY_S = 0.25
 MOST_TIME = 64
 LOOKED_AT_FOR_FIELDS = 20
 LOOKED_AT_S = 1.0
@@ -66,17 +53,16 @@ def topic_of(visit: PageVisit) -> str:
 async def _older(visit: PageVisit, name: str) -> dict[str, Any]:
     history, kind = HistoryPages(visit.caller.connection), query_of("topic page", name)
     at, cursor = visit.asked("at", most=MOST_TIME), visit.asked("cursor")
-    now = await history.log_offset(HistorySpan(name), "now")
+    end = await end_of(history, name)
     span = HistorySpan(name, stop=time_of(at)) if at else HistorySpan(name)
     goes_on = parse_cursor(cursor, kind) if cursor else None
     found = await history.backward(span, ROWS, (goes_on.at, goes_on.until) if goes_on else None)
     newer = await history.log_offset(span, span.stop) if at and not cursor else None
-    newest = await history.behind(name, found.messages[0][0][0]) if found.messages else now
     return {
         "rows": rows(visit, found.messages),
         "older": text_of(PageCursor(kind, *found.next)) if found.next else None,
         "newer": newer,
-        "live_from": None if at or cursor else newest,
+        "live_from": None if at or cursor else _behind(found.messages, end),
         "at": at,
         "is_older": bool(cursor),
     }
@@ -84,17 +70,23 @@ async def _older(visit: PageVisit, name: str) -> dict[str, Any]:
 
 async def _newer(visit: PageVisit, name: str) -> dict[str, Any]:
     history = HistoryPages(visit.caller.connection)
+    end = await end_of(history, name)
     found = await history.forward(HistorySpan(name, start=visit.number("newer", 0)), ROWS)
     messages = found.messages[::-1]
-    newest = await history.behind(name, messages[0][0][0]) if messages else visit.number("newer", 0)
     return {
         "rows": rows(visit, messages),
         "older": None,
         "newer": found.next[0] if found.next else None,
-        "live_from": None if found.next else newest,
+        "live_from": None if found.next else _behind(messages, end),
         "at": "",
         "is_older": False,
     }
+
+
+def _behind(messages: list[MessageFields], end: int) -> int:
+    """queue_offset behind the newest of these messages, which is the first; `end` if there is none."""
+    newest = messages[0][1] if messages else None
+    return end if newest is None else newest + 1
 
 
 def time_of(text: str) -> Position:
@@ -116,66 +108,6 @@ def rows(visit: PageVisit, messages: list[MessageFields]) -> list[tuple[Message,
 
 def row(message: Message) -> tuple[Message, str]:
     return message, preview_of(message)
-
-
-# --- live
-
-
-@page("/topic/live")
-async def live(visit: PageVisit) -> Response:
-    """Rows as server-sent events, from log_offset `after` on; a reader that was cut off goes on behind the last."""
-    name, connection = topic_of(visit), visit.caller.connection
-    last = visit.request.headers.get("last-event-id", "")
-    after = visit.number("after", 0)
-    if last.isascii() and last.isdigit() and len(last) < 19:
-        after = await HistoryPages(connection).behind(name, int(last))
-    reading = connection.read(name, start=after, stop=None)
-    return BoundedStream(visit.console, visit.caller, _events(visit, reading), EVENTS)
-
-
-async def _events(visit: PageVisit, reading: Reading) -> AsyncGenerator[bytes, None]:
-    """The newest LIVE_ROWS of what came within LIVE_EVERY_S, and how many others did."""
-    batches = reading.batches()
-    following = asyncio.ensure_future(anext(batches))
-    ending = over(visit.console, visit.caller)
-    yield b"retry: 1000\n\n"
-    try:
-        while True:
-            await asyncio.wait((following, ending), timeout=KEEP_ALIVE_S, return_when=FIRST_COMPLETED)
-            if is_over(visit.console, visit.caller):
-                return
-            if not following.done():
-                yield b": still there\n\n"
-                continue
-            newest: deque[Message] = deque(maxlen=LIVE_ROWS)
-            number = 0
-            ends_s = asyncio.get_running_loop().time() + LIVE_EVERY_S
-            while following.done():
-                batch = following.result()
-                number += len(batch)
-                newest.extend(batch)
-                following = asyncio.ensure_future(anext(batches))
-                await asyncio.wait((following,), timeout=max(0, ends_s - asyncio.get_running_loop().time()))
-            yield _event(newest, number)
-    except (ClientError, StopAsyncIteration) as error:
-        text = problem_of_end(error).detail if isinstance(error, ClientError) else "the store ended the stream"
-        yield _event_of(TEMPLATES.get_template("live_end.html").render(text=text))
-    finally:
-        ending.cancel()
-        following.cancel()
-        reading.close()
-
-
-def _event(newest: deque[Message], number: int) -> bytes:
-    html = TEMPLATES.get_template("live_rows.html").render(
-        rows=[row(message) for message in reversed(newest)], left_out=number - len(newest)
-    )
-    return b"id: %d\n" % newest[-1].log_offset + _event_of(html)
-
-
-def _event_of(html: str) -> bytes:
-    lines = (line for line in html.splitlines() if line.strip())
-    return "".join(f"data: {line}\n" for line in lines).encode() + b"\n"
 
 
 # --- charts

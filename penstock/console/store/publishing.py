@@ -17,6 +17,7 @@ from penstock.sdk.message import Receipt
 from penstock.sdk.outgoing import PublishLater
 
 MOST_MESSAGES = 10_000
+MOST_EXPIRY_S = (1 << 32) - 1
 
 Text = Annotated[str, Meta(max_length=65_535)]
 DelaySeconds = Annotated[float, Meta(ge=0)]
@@ -30,7 +31,7 @@ class MessageToPublish(Struct, forbid_unknown_fields=True):
     payload: Annotated[str | UnsetType, Meta(description="The payload as text.")] = UNSET
     json: Annotated[Raw | UnsetType, Meta(description="The payload as JSON; its bytes are stored as they are.")] = UNSET
     payload_base64: Annotated[str | UnsetType, Meta(description="The payload as base64.")] = UNSET
-    qos: Annotated[int, Meta(ge=0, le=2, description="The most that MQTT subscribers get it with.")] = 1
+    qos: Annotated[int, Meta(ge=0, le=2, description="The most that MQTT subscribers get it with; default 1.")] = 1
     retain: Annotated[bool, Meta(description="It becomes the topic's retained message.")] = False
     headers: Annotated[
         dict[Text, Text] | list[tuple[Text, Text]] | None,
@@ -40,7 +41,11 @@ class MessageToPublish(Struct, forbid_unknown_fields=True):
     tag: Annotated[Text | None, Meta(description="What kind of message it is.")] = None
     delay: Annotated[DelaySeconds | None, Meta(description="Seconds after which it is published.")] = None
     expires_after_s: Annotated[
-        ExpirySeconds | None, Meta(description="Seconds; later MQTT subscribers do not get it.")
+        ExpirySeconds | None,
+        Meta(
+            description="Seconds; later MQTT subscribers do not get it.",
+            extra_json_schema={"maximum": MOST_EXPIRY_S},  # looked at message by message, so that one fails alone
+        ),
     ] = None
     content_type: Annotated[Text | None, Meta(description="What the payload is.")] = None
     response_topic: Annotated[Text | None, Meta(description="Where an answer is expected.")] = None
@@ -90,6 +95,8 @@ def options_of(message: MessageToPublish) -> PublishLater:
     if message.retain:
         found["retain"] = True
     if message.expires_after_s is not None:
+        if message.expires_after_s > MOST_EXPIRY_S:
+            raise BadMessage(f"expires_after_s={message.expires_after_s}; use 1 to {MOST_EXPIRY_S} seconds")
         found["expires_after"] = timedelta(seconds=message.expires_after_s)
     if message.correlation_data_base64 is not None:
         found["correlation_data"] = decoded(message.correlation_data_base64, "correlation_data_base64")
@@ -101,23 +108,34 @@ def receipt_of(receipt: Receipt) -> PublishReceipt:
 
 
 async def publish_all(connection: StoreConnection, messages: Sequence[MessageToPublish]) -> list[Outcome]:
-    """Publish messages in their order, as few requests as they fit into. Raises ClientError if nothing was sent."""
+    """Publish messages in their order, in as few requests as they fit into. One that cannot be published fails by
+    itself. Raises ClientError if nothing was sent.
+    """
     if len(messages) == 1:
         message = messages[0]
         receipt = await connection.publish(message.topic, payload_of(message), **options_of(message))
         return [receipt_of(receipt)]
-    together: list[ToPublish] = []
-    delayed: list[MessageToPublish] = []
-    for message in messages:
-        if message.delay is not None:
-            delayed.append(message)
-            continue
-        options = options_of(message)
-        payload = payload_of(message)
-        together.append((message.topic, payload, options) if options else (message.topic, payload))
+    made = [_made(message) for message in messages]
+    together = [each for each in made if not isinstance(each, BadMessage) and not _is_delayed(each)]
     found = iter(await _outcomes(connection, together))
-    later = iter(await asyncio.gather(*(_later(connection, message) for message in delayed)))
-    return [next(found) if message.delay is None else next(later) for message in messages]
+    delayed = (each for each in made if not isinstance(each, BadMessage) and _is_delayed(each))
+    later = iter(await asyncio.gather(*(_later(connection, each) for each in delayed)))
+    return [
+        each if isinstance(each, BadMessage) else next(later) if _is_delayed(each) else next(found) for each in made
+    ]
+
+
+def _made(message: MessageToPublish) -> ToPublish | BadMessage:
+    """As publish_many() takes it, or what is wrong with it."""
+    try:
+        options, payload = options_of(message), payload_of(message)
+    except BadMessage as error:
+        return error
+    return (message.topic, payload, options) if options else (message.topic, payload)
+
+
+def _is_delayed(message: ToPublish) -> bool:
+    return len(message) == 3 and "delay" in message[2]
 
 
 async def _outcomes(connection: StoreConnection, messages: list[ToPublish]) -> list[Outcome]:
@@ -129,8 +147,9 @@ async def _outcomes(connection: StoreConnection, messages: list[ToPublish]) -> l
         return [each if isinstance(each, ClientError) else receipt_of(cast(Receipt, each)) for each in error.outcomes]
 
 
-async def _later(connection: StoreConnection, message: MessageToPublish) -> Outcome:
+async def _later(connection: StoreConnection, message: ToPublish) -> Outcome:
+    topic, payload, *options = message
     try:
-        return receipt_of(await connection.publish(message.topic, payload_of(message), **options_of(message)))
+        return receipt_of(await connection.publish(topic, payload, **cast(PublishLater, options[0])))
     except ClientError as error:
         return error

@@ -103,9 +103,11 @@ class HistoryPages:
         at, until = goes_on or (await self.log_offset(span, span.start), await self.log_offset(span, span.stop))
         return await self._scan(span, at, until, limit)
 
-    async def _scan(self, span: HistorySpan, at: int, until: int, limit: int) -> HistoryPage:
+    async def _scan(
+        self, span: HistorySpan, at: int, until: int, limit: int, most_bytes: int = ANSWER_BYTES
+    ) -> HistoryPage:
         found: list[MessageFields] = []
-        left_bytes = ANSWER_BYTES
+        left_bytes = most_bytes
         in_log = self._connection.names.topic(span.topic_filter)
         deadline_s = asyncio.get_running_loop().time() + SEARCH_S
         while at < until:
@@ -154,11 +156,12 @@ class HistoryPages:
             end = begin  # retention dropped them, or they are lost
         return HistoryPage([], None)
 
-    async def in_queue(self, span: HistorySpan, begin: int, end: int) -> HistoryPage:
-        """Messages of a counted queue from queue_offset `begin` to `end`, oldest first: as many as an answer may have,
+    async def in_queue(self, span: HistorySpan, begin: int, end: int, most_bytes: int = ANSWER_BYTES) -> HistoryPage:
+        """Messages of a counted queue from queue_offset `begin` to `end`, oldest first: as many as have `most_bytes`,
         or one.
         """
-        page = await self._scan(span, await self._sought(span.topic_filter, f"@{begin}"), NO_END, end - begin)
+        at = await self._sought(span.topic_filter, f"@{begin}")
+        page = await self._scan(span, at, NO_END, end - begin, most_bytes)
         return HistoryPage([each for each in page.messages if each[1] is None or each[1] < end], page.next)
 
     async def _newest_in_queue(self, span: HistorySpan, begin: int, end: int) -> tuple[list[MessageFields], int]:

@@ -94,7 +94,7 @@ document.addEventListener("htmx:sseMessage", (event) => {
   if (!list) return;
   const seen = new Set();
   for (const row of [...list.children].reverse()) { // what a stream repeats after it broke off is dropped
-    if (seen.has(row.id)) row.remove();
+    if (row.id && seen.has(row.id)) row.remove();
     seen.add(row.id);
   }
   while (list.children.length > MOST_LIVE_ROWS) list.lastElementChild.remove();

@@ -115,7 +115,8 @@ def test_one_read_before_anything_is_told_is_answered_behind_all(bench: WireBenc
 def test_answers_do_not_say_more_than_was_told(bench: WireBench) -> None:
     gateway = bench.connect("gw")
     refs = [follow(gateway, f"t/{i}") for i in range(12)]
-    known, frames = bench.store.end, []
+    known = bench.store.end
+    frames: list[Frame] = []
     say(bench, *(f"t/{i}" for i in range(12)))
     for request in (Follow("t/new", True, -1, False), Check(refs[:1])):
         asked = gateway.ask(request)
