@@ -97,6 +97,15 @@ class ConsoleSettings:
         default=1_000,
         metadata={"doc": "Messages or rows of one page at most.", "at_least": 1, "at_most": 10_000},
     )
+    stuck_s: int = field(
+        default=300,
+        metadata={
+            "doc": "A group with messages in flight, of which nothing was acknowledged for so many seconds, stands "
+            "still; the overview looks back as long for groups that fall behind, failed logins and a slow disk.",
+            "at_least": 1,
+            "at_most": 86_400,
+        },
+    )
     session_s: int = field(
         default=43_200,
         metadata={"doc": "Lifetime of a login on the page, in seconds.", "at_least": 60, "at_most": 31_536_000},

@@ -30,6 +30,7 @@ from penstock.console.store.once import PublishedOnce
 from penstock.console.store.operator import OperatorConnection
 from penstock.console.store.publish_rates import PublishRates
 from penstock.console.views.topics import TopicViews
+from penstock.console.views.watch import Watch
 from penstock.errors import UsageError
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, run, tune_garbage_collection
@@ -108,6 +109,10 @@ async def _serve(
         state = ConsoleState(
             settings, connections, callers, PublishedOnce(), TopicViews(), admin, is_secure=tls is not None
         )
+        if link is not None:
+            watch = state.overview.watch = Watch(settings.stuck_s)
+            watching = asyncio.create_task(watch.run(link))
+            closing.callback(watching.cancel)
         sockets = HttpConnections(settings, state.sockets, state.refused)
         server = _HttpServer(_config(settings, state, sockets, host, tls))
         serving = asyncio.create_task(server.serve([listening]))

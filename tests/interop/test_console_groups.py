@@ -278,6 +278,35 @@ def test_the_page_of_a_group_asks_before_it_moves(pages: ConsolePages, site: Gro
     pages.check()
 
 
+# --- what is wrong
+
+
+def test_the_overview_tells_which_groups_need_somebody(
+    browsers: ConsoleBrowsers, penstock_server: ServerFactory
+) -> None:
+    server = penstock_server(settings={**ANYWHERE, "console.stuck_s": 2}, flush="async")
+    window = browsers.window(console_url(server))
+    page = window.open("/")
+    expect(page.get_by_text("Nothing is wrong.")).to_be_visible()
+    with (
+        Client(f"unix://{server.data.absolute()}/console.sock") as client,
+        client.subscribe("line/#", group="stuck", start="now") as held,
+        client.subscribe("line/#", group="billing", start="now") as given_up,
+    ):
+        client.publish_many([("line/1", "1"), ("line/1", "2")])
+        assert next(iter(held)).payload == b"1"  # and says nothing more
+        assert next(iter(given_up)).reject("no use")
+        wrong = page.get_by_role("region", name="What is wrong")
+        expect(wrong).to_contain_text("group stuck over line/# stands still: nothing was acknowledged for")
+        expect(wrong).to_contain_text("group billing gave up 1 messages in the last")
+        assert WebClient(window.url).post(f"/groups/stuck/pause{OVER_LINE}").status == 200
+        expect(wrong).to_contain_text("group stuck over line/# is paused, with a lag of 2")
+        wrong.locator("p", has_text="is paused").get_by_role("link").click()
+        expect(page.locator("h1")).to_contain_text("stuck over line/#")
+    window.check()
+    window.context.close()
+
+
 # --- dead letters
 
 

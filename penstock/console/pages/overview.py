@@ -26,7 +26,8 @@ async def overview_page(visit: PageVisit) -> Response:
     figures = await overview.figures(operator)
     template = "overview_part.html" if visit.is_part else "overview.html"
     shown = _shown(figures, overview.looks[-1])
-    return visit.show(template, server=figures.server, figures=shown, troubles=troubles(figures))
+    wrong = troubles(figures) + (overview.watch.troubles() if overview.watch is not None else [])
+    return visit.show(template, server=figures.server, figures=shown, troubles=wrong)
 
 
 def _shown(figures: Figures, look: RateLook) -> list[tuple[str, str, bool]]:

@@ -6,12 +6,13 @@ import asyncio
 import json
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.console.store.operator import OperatorConnection
+from penstock.console.views.figures import Figures as Figures
+from penstock.console.views.figures import Trouble as Trouble
 from penstock.console.views.rates import Rates
-from store.wire.operator_messages import ServerShown
+from penstock.console.views.watch import Watch
 
 KEPT_LOOKS = 900
 FRESH_S = 1.0
@@ -25,34 +26,6 @@ SEGMENTS_LEFT = 2
 """With less room than this on its disk the log is full soon."""
 
 
-class Figures:
-    """Samples of one look, by name."""
-
-    def __init__(self, server: ServerShown, samples: list[tuple[str, dict[str, str], float]]) -> None:
-        self.server = server
-        self._by_name: dict[str, list[tuple[dict[str, str], float]]] = {}
-        for name, labels, value in samples:
-            self._by_name.setdefault(name, []).append((labels, value))
-
-    def total(self, name: str, **labels: str) -> float | None:
-        """The sum of a metric's samples with these labels; None: this process does not have the metric."""
-        samples = self._by_name.get(name)
-        if samples is None:
-            return None
-        return sum(value for found, value in samples if labels.items() <= found.items())
-
-    def by(self, name: str, label: str) -> list[tuple[str, float]]:
-        return [(labels.get(label, ""), value) for labels, value in self._by_name.get(name, ())]
-
-    def quantile_s(self, name: str, quantile: float) -> float | None:
-        """The upper bound of the bucket of a histogram, since the start; None: nothing was counted."""
-        found = self._by_name.get(f"{name}_bucket", ())
-        buckets = sorted((float(labels["le"]), value) for labels, value in found)
-        if not buckets or not buckets[-1][1]:
-            return None
-        return next(bound for bound, value in buckets if value >= quantile * buckets[-1][1])
-
-
 class RateLook(NamedTuple):
     """Rates in messages a second at a time (Unix, ms); None: not known."""
 
@@ -61,17 +34,13 @@ class RateLook(NamedTuple):
     sent: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    what: str
-    remedy: str
-
-
 class Overview:
     """Asks the server once for all who look within a second."""
 
     def __init__(self) -> None:
         self.looks: deque[RateLook] = deque(maxlen=KEPT_LOOKS)
+        self.watch: Watch | None = None
+        """What saw the last minutes; None: the console is no operator."""
         self._rates = Rates()
         self._figures: Figures | None = None
         self._looked_s = 0.0
@@ -125,5 +94,6 @@ def troubles(figures: Figures) -> list[Trouble]:
     dead = {group: number for group, number in figures.by("penstock_group_consumers", "group") if not number}
     for group, lag in figures.by(GROUP_LAG, "group"):
         if lag and group in dead:
-            found.append(Trouble(f"group {group} has a lag of {lag:,.0f} messages and no consumer", "start a consumer"))
+            what = f"group {group} has a lag of {lag:,.0f} messages and no consumer"
+            found.append(Trouble(what, "start a consumer", "/groups"))
     return found
