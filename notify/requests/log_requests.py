@@ -9,10 +9,7 @@ from store.errors import CorruptSegment
 from store.log import log_bytes
 from store.wire import messages as wire
 from store.wire.log_messages import (
-    MOST_TOPICS,
     LogRead,
-    QueueOffsets,
-    QueueOffsetsFound,
     ReaderAt,
     ReaderNoted,
     ReadLog,
@@ -24,8 +21,8 @@ from store.wire.log_messages import (
 )
 from store.wire.messages import FailureCode
 
-REQUESTS = (Segments, ReadLog, SeekLog, QueueOffsets, ReaderAt, Topics)
-Question = Segments | ReadLog | SeekLog | QueueOffsets | ReaderAt | Topics
+REQUESTS = (Segments, ReadLog, SeekLog, ReaderAt, Topics)
+Question = Segments | ReadLog | SeekLog | ReaderAt | Topics
 
 SEGMENT_BYTES = 20  # of one segment in an answer, at most
 
@@ -49,10 +46,6 @@ def answer(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
         case SeekLog(log_offset, timestamp_ms, start):
             sought = replay.seek_log(log, log_offset, timestamp_ms, start)
             return wire.Sought(sought.log_offset, sought.found), b""
-        case QueueOffsets(before, topics):
-            if len(topics) > MOST_TOPICS:
-                return wire.Failed(FailureCode.BAD_REQUEST, f"more than {MOST_TOPICS} topics at a time"), b""
-            return QueueOffsetsFound([replay.count_before(messages, topic, before) for topic in topics]), b""
         case ReaderAt(reader, log_offset):
             store.readers.note(reader, log_offset)
             return ReaderNoted(max(0, log.committed - log_offset)), b""

@@ -16,7 +16,7 @@ from store.records._records import changes_in, topic_runs
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
 from store.wire.frames import Frame
-from store.wire.messages import Role
+from store.wire.messages import FailureCode, Role
 
 ITEMS_AT_ONCE = 128
 TOPICS_AT_ONCE = 16
@@ -106,6 +106,9 @@ def check(peer: Peer, refs: list[int], then: Callable[[list[tuple[int, int]]], N
 def queue_offsets(peer: Peer, message: of_log.QueueOffsets, then: Callable[[wire.WireMessage], None]) -> Iterator[None]:
     """`then` gets the answer. What stands before a log_offset does not change between the steps."""
     messages, found = peer.hub.messages, []
+    if len(message.topics) > of_log.MOST_TOPICS:
+        then(wire.Failed(FailureCode.BAD_REQUEST, f"more than {of_log.MOST_TOPICS} topics at a time"))
+        return
     try:
         for number, topic in enumerate(message.topics, 1):
             found.append(replay.count_before(messages, topic, message.before))

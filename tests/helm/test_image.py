@@ -61,7 +61,7 @@ def test_the_image_starts_penstock_and_asks_for_its_health(minimal: Rendered) ->
     assert importlib.util.find_spec("penstock.container") is not None
     ports = ports_of(minimal.container("store")) | ports_of(minimal.container("gateway"))
     # The chart has stores and gateways apart, without the console of `penstock serve`.
-    console = int(ConsoleSettings().listen.rpartition(":")[2])
+    console = int(ConsoleSettings().listen.rpartition(":")[2].removesuffix("+"))
     assert {int(port) for port in last["EXPOSE"].split()} == {*ports.values(), console}
     assert "/healthz" in last["HEALTHCHECK"]
     address = last["ENV"].removeprefix("PENSTOCK_ADMIN=")
