@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ban = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Ban clients, lift bans, list bans.")
 
 Address = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="An IP address or network: 192.0.2.7, 2001:db8::/64.")
+    str | None, typer.Option("--address", metavar="ADDRESS", help="An IP address or network: 192.0.2.7, 2001:db8::/64.")
 ]
 User = Annotated[str | None, typer.Option(metavar="NAME", help="A user.")]
 ClientId = Annotated[str | None, typer.Option(metavar="ID", help="A client identifier.")]

@@ -26,7 +26,7 @@ def list_delayed(
     topic_filter: Annotated[
         str, typer.Option("--filter", metavar="TOPIC_FILTER", help="Only messages to these topics.")
     ] = "#",
-    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only messages with this key.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")] = None,
     count: Annotated[int, typer.Option("-n", metavar="COUNT", min=1, help="At most this many.")] = 100,
     store: Store = None,
     config: Config = None,
