@@ -39,14 +39,14 @@ class Counts:
 
     def __init__(self, most: int, window_s: float) -> None:
         self.most = most
-        self._window_s = window_s
+        self.window_s = window_s
         self._counts: OrderedDict[Hashable, _Count] = OrderedDict()
 
     def level(self, key: Hashable, now_s: float) -> float:
         count = self._counts.get(key)
         if count is None:
             return 0.0
-        count.level = max(0.0, count.level - (now_s - count.at_s) * self.most / self._window_s)
+        count.level = max(0.0, count.level - (now_s - count.at_s) * self.most / self.window_s)
         count.at_s = now_s
         if not count.level:
             del self._counts[key]
@@ -92,27 +92,27 @@ class Attempts:
     def refuses(self, source: str, user: str) -> LoginRefused | None:
         """The refusal of an attempt whose password is not looked at, or None."""
         now_s, user = self._clock(), _short(user)
-        if self._of_pair.is_reached((source, user), now_s):
-            by = "user_at_address"
-        elif self._is_counted(source) and self._of_address.is_reached(source, now_s):
-            by = "address"
-        elif self._of_user.is_reached(user, now_s) and hash((source, user)) not in self._right:
-            by = "user"
-        else:
+        reached = (by for by, each, key in self._limits(source, user) if each.is_reached(key, now_s))
+        by = next(reached, None)
+        if by is None:
             return None
         self.limited[by] += 1
         return LoginRefused(
             "too many failed logins; try again later", ReasonCode.CONNECTION_RATE_EXCEEDED, is_failure=True
         )
 
-    def room(self, source: str, user: str) -> dict[Hashable, int]:
-        """By limit that holds for an attempt, how many more may fail before it is reached."""
-        now_s, user = self._clock(), _short(user)
+    def _limits(self, source: str, user: str) -> list[tuple[str, Counts, Hashable]]:
+        """Those that hold for an attempt, by name, with what each counts it by."""
         limits: list[tuple[str, Counts, Hashable]] = [("user_at_address", self._of_pair, (source, user))]
         if self._is_counted(source):
             limits.append(("address", self._of_address, source))
         if hash((source, user)) not in self._right:
             limits.append(("user", self._of_user, user))
+        return limits
+
+    def room(self, source: str, user: str) -> dict[Hashable, int]:
+        """By limit that holds for an attempt, how many more may fail before it is reached."""
+        now_s, limits = self._clock(), self._limits(source, _short(user))
         return {(by, key): floor(each.most - each.level(key, now_s)) for by, each, key in limits if each.most}
 
     def note(self, source: str, user: str, verdict: Verdict) -> bool:
@@ -126,14 +126,10 @@ class Attempts:
 
     def retry_s(self, source: str, user: str) -> int:
         """After how many seconds an attempt is looked at again that is refused now."""
-        now_s, user, settings = self._clock(), _short(user), self._settings
+        now_s = self._clock()
         waits = [
-            (each.level(key, now_s) - each.most + 1) * window_s / each.most
-            for each, key, window_s in (
-                (self._of_pair, (source, user), settings.failure_window_s),
-                (self._of_address, source, settings.failure_window_s if self._is_counted(source) else 0),
-                (self._of_user, user, 0 if hash((source, user)) in self._right else USER_WINDOW_S),
-            )
+            (each.level(key, now_s) - each.most + 1) * each.window_s / each.most
+            for _, each, key in self._limits(source, _short(user))
             if each.most
         ]
         return max(1, ceil(max(waits, default=0)))

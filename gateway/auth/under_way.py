@@ -1,7 +1,7 @@
 """Checks of passwords that are under way: never more than could all fail without passing a limit. No I/O.
 
 A limit is looked at before a check and counted behind it, so checks at the same time would get through it together.
-Those without room wait here until one of the others ends: nobody is refused for what may turn out right.
+A check without room waits until another one ends, so no login is refused that may be right.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class ConsoleSettings:
     max_streams_per_user: int = field(
         default=25,
         metadata={
-            "doc": "The same of one user, however it logged in; where nobody has a name, of one address.",
+            "doc": "The same of one user, or of one address where users have no name.",
             "at_least": 1,
         },
     )
