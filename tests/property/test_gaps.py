@@ -37,7 +37,7 @@ from store.state.group_settings import GroupSettings
 from store.state.groups import ConsumerKey
 from store.state.sessions import renewed
 from tests.support.store_workload import Workload
-from tests.support.stores import change, crash_copy, read_all, small
+from tests.support.stores import change, crash_copy, read_all, small, write_step
 
 OPTIONS = {"segment_bytes": 1 << 20, "index_write_buffer_bytes": 64 << 10, "cached_topics": 15, "group_flush_ms": 1}
 GROUPS = [("one", "d/#"), ("two", "l3"), ("ordered", "d/#"), ("three", "x/#"), ("all", "#")]
@@ -294,7 +294,7 @@ def test_what_is_left_comes_at_least_once(tmp_path: Path, seed: int) -> None:
     indexes = []
     for number in range(3):
         users.run(store, 120)
-        store._state.write_some(users.randomly.choice((store.end, store._state.applied)))
+        write_step(store, users.randomly.choice((store.end, store._state.applied)))
         store.index.flush()
         indexes.append(crash_copy(data, tmp_path / f"then-{number}") / "index")
     for found in store.groups:
@@ -328,7 +328,7 @@ def test_an_index_that_stands_in_a_gap_goes_on_behind_it(tmp_path: Path, seed: i
     store = MessageStore(small(data, **OPTIONS))
     change(store, SessionOpened("all", False, 600), Subscribed("all", [SubscriptionState("#", 1)]))
     users.run(store, 200)
-    store._state.write_some(store._state.applied if seed % 3 == 0 else store.end)
+    write_step(store, store._state.applied if seed % 3 == 0 else store.end)
     store.index.flush()
     indexed = crash_copy(data, tmp_path / "then") / "index"
     users.run(store, 150)

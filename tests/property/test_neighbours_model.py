@@ -19,7 +19,7 @@ from lightqueue.upkeep import trimming
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordType, encode_attribute
 from tests.support.index_entries import neighbours_keys, stored_entries
-from tests.support.stores import crash_copy, read_all, run_upkeep, small
+from tests.support.stores import crash_copy, read_all, run_upkeep, small, write_step
 
 TOPICS = [f"n/{i}" for i in range(2_200)]
 TAG = b"even"
@@ -96,7 +96,7 @@ class Machine:
     def write_some(self) -> None:
         self.store.log.commit()
         for _ in range(self.randomly.randrange(1, 25)):
-            self.store._state.write_some(self.store.end)
+            write_step(self.store, self.store.end)
         self._flush()
 
     def _flush(self) -> None:

@@ -35,7 +35,7 @@ from store.state.changes import (
     WillState,
 )
 from store.topics import matches
-from tests.support.stores import change, crash_copy, read_all, small
+from tests.support.stores import change, crash_copy, read_all, small, write_step
 
 TOPICS = ("a", "a/b", "a/c", "b/c", "b/c/d", "/a", "$s/a")
 FILTERS = (*TOPICS[:4], "a/#", "b/#", "#", "+/c", "b/+", "+/+/d", "a/+/#")
@@ -266,7 +266,7 @@ class StoreMachine(RuleBasedStateMachine):
     def write_step(self) -> None:
         """The index falls behind, and a kill finds it so."""
         self.store.log.commit()
-        self.store._state.write_some(self.store.end)
+        write_step(self.store, self.store.end)
         self.store.index.flush()
 
     @precondition(lambda self: self.model.retained)

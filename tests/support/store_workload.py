@@ -25,7 +25,7 @@ from store.state.changes import (
 )
 from store.state.sessions import SessionState
 from tests.support.index_entries import stored_ends, stored_entries
-from tests.support.stores import change, indexed_keys, publish_delayed
+from tests.support.stores import change, indexed_keys, publish_delayed, write_step
 
 FILTERS = ("d/+/t", "+/1/#", "#", "d/#", "d/1/t", "x/+", "$s/#")
 
@@ -144,7 +144,7 @@ class Workload:
     def write_step(self, store: MessageStore) -> None:
         """As a tick does; what is flushed is what a kill leaves of the index."""
         store.log.commit()
-        store._state.write_some(self.randomly.choice((store.end, store._state.applied)))
+        write_step(store, self.randomly.choice((store.end, store._state.applied)))
         if self.randomly.random() < 0.5:
             store.index.flush()
 

@@ -10,6 +10,7 @@ from typing import Any
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from lightqueue.queues.keys import PART_BITS
+from store.errors import IndexBusy
 from store.files.segment import HEADER_BYTES
 from store.records._records import LogMemory, RecordBatch, verify
 from store.records.records import Attribute, Record, RecordFlag, RecordType, encode_attribute, read_records
@@ -74,6 +75,17 @@ def run_upkeep(store: MessageStore) -> None:
 
     wait_until(is_done)
     store.write_index()
+
+
+def write_step(store: MessageStore, until: int) -> bool:
+    """Take a step of the index as a tick does, and again while RocksDB merges. True if it was the last one."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return store._state.write_some(until)
+        except IndexBusy:
+            assert time.monotonic() < deadline, "RocksDB takes nothing more"
+            time.sleep(0.001)
 
 
 def batch_of(*payloads: bytes, topic: bytes = b"t", flags: int = 0) -> RecordBatch:

@@ -26,7 +26,17 @@ from store.records.records import RecordType
 from store.state.changes import SessionOpened, encode_change
 from tests.support.index_entries import neighbours_keys, stored_entries
 from tests.support.plain_numbers import number as plain_number
-from tests.support.stores import KEPT_BYTES, Stores, crash_copy, fill, payloads, publish, read_all, run_upkeep
+from tests.support.stores import (
+    KEPT_BYTES,
+    Stores,
+    crash_copy,
+    fill,
+    payloads,
+    publish,
+    read_all,
+    run_upkeep,
+    write_step,
+)
 
 TOPICS = [f"n/{i}" for i in range(1_300)]
 
@@ -177,7 +187,7 @@ def test_a_kill_within_a_group(open_store: Stores, tmp_path: Path, monkeypatch: 
     store.log.commit()
     for kill in range(20):
         keys = neighbours_keys(store.index)
-        assert not store._state.write_some(store.end)
+        assert not write_step(store, store.end)
         store.index.flush()
         again = open_store(crash_copy(store.settings.data, tmp_path / f"killed-{kill}"))
         publish_to(again, topics, b"2")

@@ -21,7 +21,7 @@ from store.state.changes import (
     WillState,
 )
 from store.state.usage import Counted, Used, counted_value
-from tests.support.stores import KEPT_BYTES, Stores, change, crash_copy, fill, publish, run_upkeep
+from tests.support.stores import KEPT_BYTES, Stores, change, crash_copy, fill, publish, run_upkeep, write_step
 
 DELAYED, RETAINED, TOPIC = Counted.DELAYED, Counted.RETAINED, Counted.TOPIC
 LATER_MS = 4_000_000_000_000
@@ -99,7 +99,7 @@ def test_counts_are_the_same_after_any_crash(stores: Stores, tmp_path: Path, see
         else:
             expected.pop(topic, None)
         if rng.random() < 0.02:
-            store._state.write_some(store.end)  # only some of it
+            write_step(store, store.end)  # only some of it
         if number % 300 == 299:
             copy = stores(crash_copy(tmp_path / "data", tmp_path / f"copy{number}"))
             for each in USERS:
