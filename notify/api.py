@@ -22,10 +22,10 @@ from store.state.changes import GroupAdvanced
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey
 from store.state.sessions import SessionState
-from store.wire.operator_messages import BansTold, ClientDetails, Disconnect
+from store.wire.operator_messages import BansTold, ClientDetails, Disconnect, LoginsEnded
 from store.wire.pace_messages import Slow
 
-Told = BansTold | Disconnect | Slow
+Told = BansTold | Disconnect | LoginsEnded | Slow
 """What a store tells gateways without a request."""
 
 

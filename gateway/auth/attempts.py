@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import ceil, floor
 
 from gateway.auth.identity import UNKNOWN, Identity, LoginRefused, Verdict
@@ -16,6 +17,7 @@ from gateway.auth.settings import AuthSettings
 from gateway.auth.sources import is_loopback
 from gateway.auth.under_way import UnderWay
 from gateway.mqtt.reason_codes import ReasonCode
+from store.wire.operator_messages import LoginEnd
 
 MOST_COUNTED = 20_000
 """Entries of each kind of count, and of users with a successful login; the one changed longest ago is dropped first."""
@@ -62,12 +64,13 @@ class Counts:
         if len(self._counts) > MOST_COUNTED:
             self._counts.popitem(last=False)
 
-    def forget(self, key: Hashable) -> None:
-        self._counts.pop(key, None)
+    def forget(self, key: Hashable) -> bool:
+        """Whether there was a count."""
+        return self._counts.pop(key, None) is not None
 
 
 class Attempts:
-    """Owner of these counts."""
+    """Owner of these counts, in one process. SharedAttempts tells those of other processes."""
 
     def __init__(
         self,
@@ -86,6 +89,8 @@ class Attempts:
         self._until_ban = Counts(settings.ban_failures, window_s)
         self._right: OrderedDict[int, None] = OrderedDict()
         self.under_way = UnderWay(self.room, soon)
+        self.ended: Callable[[LoginEnd], None] = lambda end: None
+        """Is told of each login in this process that changed a count."""
         self.limited: Counter[str] = Counter(dict.fromkeys(LIMITS, 0))
         self.failures = 0
 
@@ -140,9 +145,24 @@ class Attempts:
 
     def failed(self, source: str, user: str, refused: LoginRefused) -> bool:
         """Count a failed or refused login. True: its address must be banned now."""
-        now_s, user = self._clock(), _short(user)
         self.failures += 1
-        if refused.reason_code is not ReasonCode.CONNECTION_RATE_EXCEEDED:
+        user, is_heard = _short(user), refused.reason_code is not ReasonCode.CONNECTION_RATE_EXCEEDED
+        self.ended(LoginEnd(source, user, "wrong" if is_heard else "unheard"))
+        must_be_banned = self._add(source, user, is_heard)
+        if must_be_banned:
+            self._until_ban.forget(source)
+        return must_be_banned
+
+    def take(self, end: LoginEnd) -> None:
+        """Count a login of another process. The next failed one of this process makes the ban that is due by it."""
+        if end.how == "right":
+            self._clear(end.source, end.user)
+        else:
+            self._add(end.source, end.user, end.how == "wrong")
+
+    def _add(self, source: str, user: str, is_heard: bool) -> bool:
+        now_s = self._clock()
+        if is_heard:
             for counts, key in (
                 (self._of_pair, (source, user)),
                 (self._of_address, source),
@@ -154,25 +174,31 @@ class Attempts:
         if not self._settings.ban_failures or not self._is_counted(source):
             return False
         self._until_ban.add(source, now_s)
-        if not self._until_ban.is_reached(source, now_s):
-            return False
-        self._until_ban.forget(source)
-        return True
+        return self._until_ban.is_reached(source, now_s)
 
     def succeeded(self, source: str, user: str) -> None:
         """Reset the counts of an address and a user after a success: its failures are some among many clients'."""
         user = _short(user)
-        for counts in (self._of_address, self._slow, self._until_ban):
-            counts.forget(source)
-        self._of_pair.forget((source, user))
-        self._right[hash((source, user))] = None
-        self._right.move_to_end(hash((source, user)))
+        if self._clear(source, user):
+            self.ended(LoginEnd(source, user, "right"))
+
+    def _clear(self, source: str, user: str) -> bool:
+        """Whether that changes anything for later logins."""
+        found = [counts.forget(source) for counts in (self._of_address, self._slow, self._until_ban)]
+        found.append(self._of_pair.forget((source, user)))
+        key = hash((source, user))
+        is_new = key not in self._right
+        self._right[key] = None
+        self._right.move_to_end(key)
         if len(self._right) > MOST_COUNTED:
             self._right.popitem(last=False)
+        return is_new or any(found)
 
     def _is_counted(self, source: str) -> bool:
         return self._settings.limit_loopback or not is_loopback(source)
 
 
 def _short(user: str) -> str:
-    return user if len(user) <= LONG_NAME_CHARACTERS else user[:LONG_NAME_CHARACTERS] + str(hash(user))
+    if len(user) <= LONG_NAME_CHARACTERS:
+        return user
+    return user[:LONG_NAME_CHARACTERS] + blake2b(user.encode(errors="replace"), digest_size=16).hexdigest()

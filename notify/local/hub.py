@@ -7,7 +7,7 @@ that grew is told once a turn, however much it grew, and a member that asks late
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from lightqueue.message_store import MessageStore
@@ -29,7 +29,7 @@ from store.audit import Audit
 from store.errors import StoreError
 from store.records._records import RecordBatch
 from store.state.changes import PeerGone, encode_change
-from store.wire.operator_messages import BansTold
+from store.wire.operator_messages import BansTold, LoginsEnded
 from store.wire.pace_messages import Slow
 
 
@@ -56,6 +56,8 @@ class Hub:
         self.followers = Followers(messages.queues)
         self.bans = LocalBans(messages, self.tell, audit or Audit())
         self.quotas = UserQuotas(messages, quotas)
+        self.count_logins: Callable[[LoginsEnded], object] = lambda ended: None
+        """Is told how logins ended at gateways in other processes, if this one has doors of its own."""
         self._members: list[Member] = []
         self.judges = Judges(lambda: [member.sessions for member in self._members])
         messages.dispatching.left.judge = self.judges.ask
@@ -175,6 +177,14 @@ class Hub:
         """Something that concerns all gateways."""
         for member in list(self._members):
             member.sessions.told(message)
+
+    def logins_ended(self, ended: LoginsEnded, at: Member | None = None) -> None:
+        """All other doors count them. `at`: the gateway whose door it was; None: a door of this process."""
+        if at is not None:
+            self.count_logins(ended)
+        for member in self.gateways.values():
+            if member is not at:
+                member.sessions.told(ended)
 
     def _tell_gateways(self, message: Slow) -> None:
         for member in self.gateways.values():

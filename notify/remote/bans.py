@@ -1,17 +1,17 @@
-"""The bans of a store in another process."""
+"""The bans of a store in another process, and the failed logins before them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from notify.api import SessionListener
 from notify.bans import state_of
 from store.state.bans import BanKey, BanState
 from store.state.changes import BanKind
 from store.wire.base import WireMessage
-from store.wire.handshake import OPERATORS_VERSION
+from store.wire.handshake import LOGINS_VERSION, OPERATORS_VERSION
 from store.wire.messages import Welcome
-from store.wire.operator_messages import BanMade, BansTold, Disconnect
+from store.wire.operator_messages import BanMade, BansTold, Disconnect, LoginEnd, LoginsEnded
 
 
 class RemoteBans:
@@ -22,19 +22,32 @@ class RemoteBans:
         self._states: dict[BanKey, BanState] = {}
         self._tell = tell
         self._welcome = welcome
+        self.count_logins: Callable[[Sequence[LoginEnd]], object] = lambda ends: None
+        """Is told how logins ended at other doors."""
 
     def in_force(self) -> list[BanState]:
         return list(self._states.values())
 
     def made(self, kind: BanKind, value: str, until_ms: int, reason: str) -> None:
-        welcome = self._welcome()
-        if welcome is not None and welcome.version >= OPERATORS_VERSION:
+        if self._knows(OPERATORS_VERSION):
             self._tell(BanMade(kind, value, until_ms, reason))
+
+    def logins_ended(self, ended: LoginsEnded) -> None:
+        """At this gateway."""
+        if self._knows(LOGINS_VERSION):
+            self._tell(ended)
+
+    def _knows(self, version: int) -> bool:
+        """Whether there is a store, and one of this version."""
+        welcome = self._welcome()
+        return welcome is not None and welcome.version >= version
 
     def heard(self, message: WireMessage, listener: SessionListener) -> bool:
         """Take what the store says of bans and operators, and pass it on. False: it is something else."""
         if isinstance(message, BansTold):
             self._take(message, listener)
+        elif isinstance(message, LoginsEnded):
+            self.count_logins(message.ends)
         elif isinstance(message, Disconnect):
             listener.told(message)
         else:

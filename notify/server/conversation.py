@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
+from notify.api import Told
 from notify.requests import client_requests, group_requests, log_requests, operator_requests, quota_requests, reads
 from notify.requests.locating import locate
 from notify.requests.permissions import narrowed, show, unstated, wanted_by, why_not
@@ -42,7 +43,7 @@ from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import NO_TOKENS, ServerHandshake
 from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome, WireMessage
-from store.wire.operator_messages import BanMade, Describe, Described
+from store.wire.operator_messages import BanMade, Describe, Described, LoginsEnded
 
 log = logging.getLogger("penstock.wire")
 
@@ -330,7 +331,7 @@ class Conversation:
         self._events.taken_over[client_id] = None
         self.wake()
 
-    def told(self, message: wire.BansTold | wire.Disconnect | wire.Judge | Describe | of_pace.Slow) -> None:
+    def told(self, message: Told | wire.Judge | Describe) -> None:
         self._operators.told(message)
         self.wake()
 
@@ -425,8 +426,7 @@ class Conversation:
         self._figures.reads += 1
         listed = partial(reads.list_delayed, self._known.store, message)
         answer, _ = found(message, listed, self._peers.max_frame_bytes - FRAME_ROOM_BYTES)
-        then = partial(self._answer, frame.request_id)
-        return show(answer, self.permits, self._known.own.names, then)
+        return show(answer, self.permits, self._known.own.names, partial(self._answer, frame.request_id))
 
     def _locate(self, frame: Frame, message: wire.Locate) -> None:
         locate(self._known.store, message, partial(self._answer, frame.request_id))
@@ -464,9 +464,8 @@ class Conversation:
         self._answers.ponged(self._known)
 
     def _goodbye(self, _: Frame, message: wire.Goodbye) -> None:
-        level = (
-            logging.INFO if self._known.role is Role.GATEWAY else logging.DEBUG
-        )  # of clients there may be many a second
+        # Of clients there may be many a second.
+        level = logging.INFO if self._known.role is Role.GATEWAY else logging.DEBUG
         log.log(level, "peer %s said goodbye: %s", self._known.name, message.reason)
         self.is_closing = True
         self._peers.left(self._known, "goodbye", for_good=not is_producers(self._known.name))
@@ -502,6 +501,7 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
     of_rights.Permitted: Conversation._tell_rights,
     Described: lambda self, _, message: self._known.descriptions.answered(message),
     BanMade: lambda self, _, message: self._operators.ban_made(message),
+    LoginsEnded: lambda self, _, message: self._operators.logins_ended(message),
     wire.Ping: Conversation._ping,
     wire.Pong: Conversation._pong,
     wire.Goodbye: Conversation._goodbye,

@@ -9,10 +9,13 @@ from notify.bans import all_told
 from notify.requests.operator_requests import OperatorRequests
 from notify.server.peers import Peer
 from store.wire.base import WireMessage
-from store.wire.handshake import OPERATORS_VERSION, PACING_VERSION
+from store.wire.handshake import LOGINS_VERSION, OPERATORS_VERSION, PACING_VERSION
 from store.wire.messages import Hello, Judge, Role
-from store.wire.operator_messages import BanMade, BansTold, Describe, Disconnect
+from store.wire.operator_messages import BanMade, BansTold, Describe, Disconnect, LoginsEnded
 from store.wire.pace_messages import Slow
+
+MOST_UNTOLD = 1_000
+"""Messages that wait for a gateway, beyond which it is not told how logins ended."""
 
 
 class OperatorLine:
@@ -25,6 +28,7 @@ class OperatorLine:
         self._taken_over = taken_over
         self._is_told = hello.role == Role.GATEWAY and OPERATORS_VERSION in hello.versions
         self.to_tell: list[WireMessage] = list(all_told(self._hub.bans.in_force())) if self._is_told else []
+        self._shares_logins = self._is_told and LOGINS_VERSION in hello.versions
         self._is_paced = self._is_told and PACING_VERSION in hello.versions
         if self._is_paced and self._hub.pace.is_slow:
             self.to_tell.append(Slow(True))
@@ -35,9 +39,11 @@ class OperatorLine:
         to_tell, self.to_tell = self.to_tell, []
         return to_tell
 
-    def told(self, message: BansTold | Disconnect | Judge | Describe | Slow) -> None:
+    def told(self, message: BansTold | Disconnect | Judge | Describe | LoginsEnded | Slow) -> None:
         if isinstance(message, Slow):
             self.to_tell += [message] if self._is_paced else []
+        elif isinstance(message, LoginsEnded):
+            self.to_tell += [message] if self._shares_logins and len(self.to_tell) < MOST_UNTOLD else []
         elif self._is_told:
             self.to_tell.append(message)
         elif isinstance(message, Disconnect):
@@ -46,3 +52,7 @@ class OperatorLine:
     def ban_made(self, message: BanMade) -> None:
         """By the gateway itself."""
         self._hub.bans.made(message.kind, message.value, message.until_ms, message.reason, self._peer.name)
+
+    def logins_ended(self, message: LoginsEnded) -> None:
+        """At the doors of the gateway."""
+        self._hub.logins_ended(message, self._peer.store.member)

@@ -9,6 +9,7 @@ import secrets
 import socket
 from contextlib import AsyncExitStack, suppress
 
+from gateway.auth.shared_attempts import SharedAttempts
 from gateway.broker import Broker
 from notify.events.redis_lookup import RedisEntry
 from notify.links.address import StoreAddress
@@ -84,7 +85,11 @@ async def _serve(
         for each in (client_tls, tls):
             each.start(audit)
         heed_hangup(judging.reload, client_tls.reload, tls.reload, reopen_audit)
-        broker = serving = Broker(store, settings.gateway, loop, judging.start(closing, audit), settings.quota, audit)
+        access = judging.start(closing, audit)
+        if access is not None:
+            shared = SharedAttempts(access.attempts, store.bans.logins_ended, loop.time, loop.call_soon)
+            store.bans.count_logins = shared.take
+        broker = serving = Broker(store, settings.gateway, loop, access, settings.quota, audit)
         closing.callback(serving.close)
         judging.on_reload(serving.judge_again)
         client_tls.judges(serving.certified)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from gateway.auth.left_by import LeftJudge
+from gateway.auth.shared_attempts import SharedAttempts
 from lightqueue.message_store import MessageStore
 from notify.events.lookup import Broadcast, Lookup
 from notify.events.redis_lookup import RedisTable
@@ -137,6 +138,9 @@ def _judge_clients(
     users = StoreUsers.at(server, access, of_namespaces)
     if access is None:
         return
+    loop = asyncio.get_running_loop()
+    shared = SharedAttempts(access.attempts, server.hub.logins_ended, loop.time, loop.call_soon)
+    server.hub.count_logins = lambda ended: shared.take(ended.ends)
     server.hub.judges.judge_clients_by(LeftJudge(access, server.events, server.audit, Counter()).judge)
 
     def again() -> None:

@@ -386,6 +386,7 @@ _OPERATOR = frozenset((Role.OPERATOR,))
 _BOTH = frozenset((Role.GATEWAY, Role.CLIENT))
 _PEERS = frozenset((Role.GATEWAY, Role.CLIENT, Role.OPERATOR))
 _ALL = frozenset(Role)
+_INSIDE = frozenset((Role.STORE, Role.GATEWAY))
 
 KINDS = (
     Kind(1, Hello, _PEERS),
@@ -479,6 +480,7 @@ KINDS = (
     Kind(112, of_operator.BansTold, _STORE),
     Kind(113, of_operator.Disconnect, _STORE),
     Kind(114, of_operator.BanMade, _GATEWAY),
+    Kind(115, of_operator.LoginsEnded, _INSIDE),
     Kind(116, of_operator.ListClients, _OPERATOR, asked=True),
     Kind(117, of_operator.ClientsListed, _STORE, asked=True),
     Kind(118, of_operator.ShowClient, _OPERATOR, asked=True),

@@ -1,6 +1,6 @@
 """Requests of operators to a store, and the messages about them between a store and its gateways."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -9,6 +9,8 @@ from store.wire.base import Count, Items, Name, Positive, TopicFilter, WireMessa
 
 BanValue = Annotated[str, Meta(min_length=1, max_length=65_535)]
 Line = Annotated[str, Meta(max_length=1_024)]
+MOST_LOGINS = 200
+"""Of one LoginsEnded."""
 
 
 class BanInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +47,22 @@ class BanMade(WireMessage, frozen=True):
     value: BanValue
     until_ms: Count
     reason: Line
+
+
+class LoginEnd(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """How a login ended: `right`, `wrong`, or `unheard` (refused without a look at its password)."""
+
+    source: Annotated[str, Meta(max_length=64)]
+    """The address, or the network, by which failures are counted."""
+    user: Line
+    """Of a longer name a part and a digest."""
+    how: Literal["right", "wrong", "unheard"]
+
+
+class LoginsEnded(WireMessage, frozen=True):
+    """At the doors of another process: a gateway tells the store, and the store all other gateways."""
+
+    ends: Annotated[list[LoginEnd], Meta(max_length=MOST_LOGINS)]
 
 
 class ListClients(WireMessage, frozen=True):

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from gateway.mqtt.reason_codes import ReasonCode
+from loadtest.chaos.part import Part
 from notify.links.address import StoreAddress
 from penstock.sdk.errors import CannotConnect
 from penstock.spark.connection import SparkConnection
@@ -17,12 +19,17 @@ from penstock.spark.store_options import store_of
 from penstock.store_client import StoreClient
 from penstock.sync import Client
 from store.audit import host_of
+from store.errors import WireError
+from store.wire.handshake import VERSIONS
 from store.wire.log_messages import LogRead, ReadLog
 from store.wire.messages import Role
-from store.wire.operator_messages import AddBan, LiftBan, OperatorDone
+from store.wire.operator_messages import MOST_LOGINS, AddBan, LiftBan, LoginEnd, LoginsEnded, OperatorDone
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_console_process import passwords
+from tests.support.mqtt_packet_client import Device
+from tests.support.server_process import free_port
 from tests.support.store_process import StoreProcess
+from tests.support.store_protocol_client import WirePeer
 from tests.support.stores import wait_until
 
 TOKENS = {"operator": "what-operators-show", "client": "what-clients-show", "gateway": "what-gateways-show"}
@@ -45,7 +52,8 @@ class Doors:
             files = {"auth.password_file": file, "auth.permissions_file": folder / "rules.toml"}
         by_path = {path.replace("__", "."): value for path, value in settings.items()}
         wire = {f"wire.{role}_token": token for role, token in TOKENS.items()}
-        self.store = StoreProcess(folder, settings={**files, **wire, **by_path})
+        self.settings = {**files, **wire, **by_path}
+        self.store = StoreProcess(folder, settings=self.settings)
         self._clients: list[Client] = []
 
     def client(self, user: str = "bob", password: str = "s3c", **options: Any) -> Client:
@@ -86,6 +94,11 @@ class Doors:
         for client in self._clients:
             client.close()
         self.store.close()
+
+
+def log_in(port: int, password: str) -> ReasonCode:
+    """How a gateway answers bob."""
+    return Device(port, "b").connect("bob", password).reason_code
 
 
 @pytest.fixture
@@ -133,6 +146,49 @@ def test_an_address_that_goes_on_is_banned_by_the_store(start: Any) -> None:
     wait_until(lambda: bool(doors.audit("banned", address="127.0.0.1")), TIMEOUT_S)
     doors.lift("address", "127.0.0.1")
     doors.client("root")
+
+
+def test_gateways_in_other_processes_count_in_the_same_table(start: Any, tmp_path: Path) -> None:
+    limits = {"auth__failure_window_s": 6_000, "auth__limit_loopback": True, "auth__ban_failures": 0}
+    doors = start(**limits)
+    gateways: list[Part] = []
+    ports: list[int] = []
+    try:
+        settings = {**doors.settings, "gateway.store_token": TOKENS["gateway"]}
+        for number in range(2):
+            ports.append(free_port())
+            command = ["gateway", "--store", doors.store.url, "--listen", f"mqtt://127.0.0.1:{ports[-1]}"]
+            gateways.append(Part(tmp_path / f"{number}.log", command, settings, admin=False))
+        one, other = ports
+        for number in range(9):
+            assert log_in(one, f"wrong-{number}") is ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        heard = [log_in(other, f"other-{number}") for number in range(10)]
+        assert ReasonCode.CONNECTION_RATE_EXCEEDED in heard  # it has heard of most of the nine
+        wait_until(lambda: "(limited)" in doors.refusal(password="wrong"), TIMEOUT_S)
+        assert log_in(one, "s3c") is ReasonCode.CONNECTION_RATE_EXCEEDED
+        doors.client("root")
+    finally:
+        for gateway in gateways:
+            gateway.kill()
+
+
+def test_a_gateway_may_tell_of_a_bounded_number_of_logins(start: Any) -> None:
+    doors = start(auth__failure_window_s=6_000)
+    teller, listener, older = (
+        WirePeer(doors.store.url, name, token=TOKENS["gateway"], versions=versions)
+        for name, versions in (("teller", VERSIONS), ("listener", VERSIONS), ("older", VERSIONS[:-1]))
+    )
+    with teller, listener, older:
+        end = LoginEnd("127.0.0.1", "bob", "wrong")
+        teller.tell(LoginsEnded([end] * 10))
+        wait_until(lambda: "(limited)" in doors.refusal(), TIMEOUT_S)
+        for peer, hears in ((teller, False), (listener, True), (older, False)):
+            peer.ping()
+            assert (LoginsEnded([end] * 10) in peer.events) is hears
+        teller.tell(LoginsEnded([end] * (MOST_LOGINS + 1)))
+        with pytest.raises(WireError):
+            teller.ping()
+        listener.ping()
 
 
 @pytest.mark.parametrize("ban", [("user", "bob"), ("address", "127.0.0.1"), ("address", "127.0.0.0/8")])

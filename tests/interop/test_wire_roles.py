@@ -40,6 +40,7 @@ SETTINGS = {f"wire.{role.value}_token": token for role, token in TOKENS.items()}
 
 SAMPLES: tuple[WireMessage, ...] = (
     of_operator.BanMade("address", "192.0.2.1", 1, "wrong passwords"),
+    of_operator.LoginsEnded([of_operator.LoginEnd("192.0.2.1", "victim", "wrong")]),
     wire.Append(1),
     wire.Follow("t", False, -1, False),
     wire.Unfollow([1]),
@@ -94,7 +95,7 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_operator.Described(1, None),
 )
 OF_GATEWAYS = {
-    *{"BanMade", "ReadAt", "Claim", "Release", "Holds"},
+    *{"BanMade", "LoginsEnded", "ReadAt", "Claim", "Release", "Holds"},
     *{"Judged", "TakeMessage", "TakeSubscriptions", "LiveSubscriptions", "Behind", "Described"},
 }
 OF_CLIENTS = {

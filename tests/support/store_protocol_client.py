@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -31,14 +31,22 @@ class PeerClosed(WireError):
 class WirePeer:
     """One connection. It answers Pings while it waits for something."""
 
-    def __init__(self, url: str, name: str, role: Role = Role.GATEWAY, token: str = "", password: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        role: Role = Role.GATEWAY,
+        token: str = "",
+        password: str = "",
+        versions: Sequence[int] = (1,),
+    ) -> None:
         self.url, self.name = url, name
         self.events: list[WireMessage] = []  # what came that was not asked for
         self.pongs = 0
         self._answers: dict[int, Frame] = {}
         self._request_ids = 0
         self.socket = connect(url)
-        handshake = ClientHandshake(Hello([1], role, name, token, password=password))
+        handshake = ClientHandshake(Hello(list(versions), role, name, token, password=password))
         try:
             self.socket.sendall(handshake.greeting)
             while handshake.welcome is None:

@@ -7,13 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from gateway.auth import attempts as module
+from gateway.auth import shared_attempts as shared_module
 from gateway.auth.attempts import Attempts
 from gateway.auth.early import EarlyLogins
 from gateway.auth.fair_queue import BEGUN_AT_ONCE, FairQueue, Job
 from gateway.auth.identity import Answer, Attempt, Credentials, Identity, LoginRefused, Verdict
 from gateway.auth.limited import Limited
 from gateway.auth.settings import AuthSettings
+from gateway.auth.shared_attempts import SharedAttempts
 from gateway.mqtt.reason_codes import ReasonCode
+from store.wire.operator_messages import LoginsEnded
 
 WRONG = LoginRefused("wrong", is_failure=True)
 HERE, THERE = "192.0.2.1", "198.51.100.1"
@@ -39,6 +42,59 @@ def attempts(clock: Clock, **settings: int | bool) -> Attempts:
 def fail(counted: Attempts, times: int, source: str = HERE, user: str = "alice") -> int:
     """How many of these say that the address is to be banned."""
     return sum(counted.failed(source, user, WRONG) for _ in range(times))
+
+
+def shared(clock: Clock, **settings: int | bool) -> list[Attempts]:
+    """Those of two processes, which hear of each other at once."""
+    both = [attempts(clock, **settings) for _ in range(2)]
+    each = [SharedAttempts(one, lambda ended: None, clock, lambda then: then()) for one in both]
+    each[0]._tell, each[1]._tell = (lambda ended: each[1].take(ended.ends)), (lambda ended: each[0].take(ended.ends))
+    return both
+
+
+def test_processes_share_what_failed_and_what_succeeded(clock: Clock) -> None:
+    one, other = shared(clock, max_failures=4, max_failures_of_user=6)
+    long_name = "x" * 70_000
+    for user in ("alice", long_name):
+        fail(one, 2, user=user)
+        fail(other, 2, user=user)
+        assert one.refuses(HERE, user) is not None
+        assert other.refuses(HERE, user) is not None
+    one.succeeded(HERE, "alice")
+    assert other.refuses(HERE, "alice") is None
+    assert other.refuses(HERE, long_name) is not None
+    for number in range(6):  # an attack on alice from everywhere, at one of them
+        fail(one, 1, source=f"203.0.113.{number}")
+    assert other.refuses(THERE, "alice") is not None
+    assert other.refuses(HERE, "alice") is None  # where she logged in before, at the other one
+    assert (one.failures, other.failures) == (10, 4)
+
+
+def test_a_ban_is_made_by_a_process_that_counts_the_last_failure_itself(clock: Clock) -> None:
+    one, other = shared(clock, ban_failures=4)
+    assert [fail(each, 1) for each in (one, other, one)] == [0, 0, 0]
+    assert fail(other, 1) == 1
+    assert fail(one, 1) == 1  # as it has not heard of the ban yet
+
+
+def test_a_flood_is_not_told_as_a_whole(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_module, "TOLD_PER_SECOND", 3)
+    counted, told = attempts(clock), list[LoginsEnded]()
+    later: list[Callable[[], None]] = []
+    SharedAttempts(counted, told.append, clock, later.append)
+    fail(counted, 5)
+    counted.succeeded(HERE, "alice")
+    later.pop()()
+    assert not later
+    assert [[end.how for end in ended.ends] for ended in told] == [["wrong"] * 3 + ["right"]]
+    clock.now_s += 1
+    fail(counted, 1)
+    later.pop()()
+    counted.succeeded(HERE, "alice")
+    later.pop()()
+    counted.succeeded(HERE, "alice")  # which changes nothing
+    assert not later
+    assert len(told) == 3
 
 
 def test_a_user_from_one_address_may_fail_a_few_times(clock: Clock) -> None:
