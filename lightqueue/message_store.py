@@ -1,6 +1,6 @@
 """The message store as gateways see it: one append, and everything that follows from it.
 
-An append goes to the CommitLog, is applied at once to the queues, sessions and retained pointers in memory, and
+An append goes to the log, is applied at once to the queues, sessions and retained pointers in memory, and
 reaches RocksDB later, a little at a time, together with the `applied_offset` it stands for. After a crash the rest is
 replayed.
 """
@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from lightqueue.groups.groups import Groups
-from lightqueue.queues._queues import Queue
+from lightqueue.queues._queues import Queue, read_at
 from lightqueue.queues.projection import Projection
 from lightqueue.queues.waiting import Waiting
 from lightqueue.upkeep.absent import AbsentSessions
@@ -30,11 +30,11 @@ from store.errors import (
     StoreFull,
 )
 from store.files.folder import DataFolder
+from store.log.api import Log, OpenLog
 from store.log.checkpoint import open_index
 from store.log.clock import Clock
-from store.log.commitlog import CommitLog
-from store.log.index import Index, remembered_marks
-from store.log.scrub import Scrubber
+from store.log.commitlog import open_log
+from store.log.index import Index
 from store.records._records import RecordBatch, Records
 from store.records.records import Record
 from store.settings import StoreSettings
@@ -59,14 +59,14 @@ class MessageStore:
         settings: StoreSettings,
         on_safe: Callable[[], None] = lambda: None,
         on_replayed: Callable[[int, int], None] = lambda done_bytes, of_bytes: None,
+        opens: OpenLog = open_log,
     ) -> None:
-        """`on_replayed` is told how much of the log was replayed, of how much."""
+        """`on_replayed` is told how much of the log was replayed, of how much. `opens` the log."""
         self.settings = settings
         self.replayed_bytes = 0
         self._next_index_write = 0.0
         self._write_until = 0  # the index is being brought up to this log_offset, a step each tick
         self._durable_to = 0  # so much of the log is in the index for good, or about to be
-        self._pages_forgotten_at = 0
         self._refusing: StoreError | None = None
         self._index_error: IndexFailed | None = None  # of its last write
         self._index_failing_since_s: float | None = None
@@ -74,22 +74,17 @@ class MessageStore:
         with ExitStack() as undo:
             self.folder = DataFolder(settings.data, settings.group_access)
             undo.callback(self.folder.close)
-            remembered = remembered_marks(self.folder.path)
-
-            def opened(verified: StoreSettings) -> CommitLog:
-                return CommitLog(self.folder.log, verified, on_safe, self.folder.quarantine, remembered)
-
-            self.log = opened(settings)
+            self.log: Log = opens(self.folder, settings, on_safe)
             undo.callback(lambda: self.log.close())
             try:
                 self.index, self._state = self._projected(on_replayed)
             except CorruptSegment as error:  # in an old segment, which a start does not verify
                 log.error("%s:%d: %s; verifying the whole log", error.segment, error.log_offset, error.reason)
                 self.log.close()
-                self.log = opened(replace(settings, verify_at_start_bytes=WHOLE_LOG_BYTES))
+                self.log = opens(self.folder, replace(settings, verify_at_start_bytes=WHOLE_LOG_BYTES), on_safe)
                 self.index, self._state = self._projected(on_replayed)
             undo.callback(self.index.close)
-            self.upkeep = Upkeep(self.log, self.folder, self._state, self.append_upkeep, self.clock)
+            self.upkeep = Upkeep(self.log, self.folder, settings, self._state, self.append_upkeep, self.clock)
             undo.pop_all()
         self.queues = self._state.queues
         self.applying = Applying(self.log.memory, self.queues.dispatcher, self._applied)
@@ -104,12 +99,11 @@ class MessageStore:
         self.dispatching = Dispatching(self.log, self.delayed, self._append_all)
         self.absent = AbsentSessions(self.sessions, self._append_all, self.queues.is_live_only, self.clock)
         self.waiting = Waiting(self.sessions, self.queues, lambda: self.end)
-        self.scrubber = Scrubber(self.log, settings)
 
     def _projected(self, on_replayed: Callable[[int, int], None]) -> tuple[Index, Projection]:
         """The index, and the state that the log makes of it. One that turns out to be damaged is built again."""
         for distrusted in range(MOST_INDEXES):
-            index = open_index(self.folder, self.log, self.settings.index_write_buffer_bytes, distrusted)
+            index = open_index(self.folder, self.log, self.settings, distrusted)
             with ExitStack() as undo:
                 undo.callback(_close_quietly, index)
                 try:
@@ -237,12 +231,10 @@ class MessageStore:
 
     def health(self) -> str:
         """A fault for an operator although the store works; empty if there is none. Asked of any thread."""
-        lost = ", ".join(f"{size} bytes {kind}" for kind, size in self.log.lost_bytes.items() if size)
-        rotten = ", ".join(f"{size} bytes {kind}" for kind, size in self.scrubber.found_bytes().items() if size)
+        rotten = ", ".join(f"{size} bytes {kind}" for kind, size in self.log.scrubber.found_bytes().items() if size)
         notes = [
-            self.log.power_cut_note,
+            *self.log.notes(),
             f"{self._index_error}; it is tried again" if self._index_error is not None else "",
-            f"the log lost {lost}: see {self.log.quarantine.folder}" if lost else "",
             f"scrubbing found {rotten}: penstock store check {self.folder.path} says what to do" if rotten else "",
         ]
         return "; ".join(note for note in notes if note)
@@ -256,6 +248,10 @@ class MessageStore:
     def record(self, log_offset: int) -> Record:
         """One record by its position. Raises LookupError when it is not kept (any more)."""
         return self.log.record(log_offset)
+
+    def records_at(self, log_offsets: list[int]) -> Records:
+        """Records by their positions. Raises LookupError as record()."""
+        return read_at(self.log.memory, log_offsets)
 
     # --- upkeep
 
@@ -277,7 +273,7 @@ class MessageStore:
         now_s = time.monotonic()
         try:
             self.log.tick(now_s)
-            self.log.flusher.catch_up()
+            self.log.catch_up()
             is_due = self._index_write_due(now_s)
             if is_due:
                 self._next_index_write = now_s + self.settings.index_flush_ms / 1000
@@ -301,9 +297,6 @@ class MessageStore:
         is_releasing = self.sessions.release_some()
         self.upkeep.step(now_s)
         self.waiting.step()
-        if self.log.memory.mapped_bytes_read > self._pages_forgotten_at + self.settings.mapped_resident_bytes:
-            self._pages_forgotten_at = self.log.memory.mapped_bytes_read
-            self.log.forget_pages()
         is_writing = self._refusing is None and self._index_error is None and self._state.applied < self._write_until
         return has_more_due or is_releasing or is_writing
 
@@ -348,7 +341,6 @@ class MessageStore:
 
     def close(self) -> None:
         """Write everything out and give the folder back."""
-        self.scrubber.stop()
         self.upkeep.close()
         with suppress(StoreError):  # the next start applies it
             self.applying.finish()

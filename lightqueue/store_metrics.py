@@ -110,19 +110,19 @@ _STORE: tuple[Figure[MessageStore], ...] = (
         "Bytes that the log holds.",
         lambda store: store.end - store.log.first,
     ),
-    Figure("penstock_log_segments", "gauge", "Files of the log.", lambda store: len(store.log.segments)),
+    Figure("penstock_log_segments", "gauge", "Files of the log.", lambda store: store.log.file_count),
     Figure("penstock_log_appends_total", "counter", "Batches appended to the log.", lambda store: store.log.appends),
     Figure(
         "penstock_log_syncs_total",
         "counter",
         "Times that the log was synced to disk (fdatasync).",
-        lambda store: store.log.flusher.syncs,
+        lambda store: store.log.syncs,
     ),
     Figure(
         "penstock_log_sync_duration_seconds",
         "histogram",
         "How long each sync of the log to disk took.",
-        lambda store: Times.of(store.log.flusher.sync_times),
+        lambda store: Times.of(store.log.sync_times),
     ),
     Figure(
         "penstock_disk_free_bytes",
@@ -134,7 +134,7 @@ _STORE: tuple[Figure[MessageStore], ...] = (
         "penstock_log_sync_seconds_total",
         "counter",
         "Seconds spent in syncing the log.",
-        lambda store: store.log.flusher.sync_times.sum_s,
+        lambda store: store.log.sync_times.sum_s,
     ),
     Figure(
         "penstock_log_lost_bytes",
@@ -153,20 +153,20 @@ _STORE: tuple[Figure[MessageStore], ...] = (
         "penstock_scrub_bytes_total",
         "counter",
         "Bytes of the log's sealed files that the scrubber has read again.",
-        lambda store: store.scrubber.read_bytes,
+        lambda store: store.log.scrubber.read_bytes,
     ),
     Figure(
         "penstock_scrub_passes_total",
         "counter",
         "Passes of the scrubber over all of the log's sealed files that came to their end.",
-        lambda store: store.scrubber.passes,
+        lambda store: store.log.scrubber.passes,
     ),
     Figure(
         "penstock_scrub_damaged_bytes",
         "gauge",
         "Bytes in which the scrubber found damage when it last looked there, and files that have changed although "
         "their records are valid; 0 after the next start, which puts what is damaged in quarantine.",
-        lambda store: {str(kind): size for kind, size in store.scrubber.found_bytes().items()},
+        lambda store: {str(kind): size for kind, size in store.log.scrubber.found_bytes().items()},
         "kind",
     ),
     Figure(

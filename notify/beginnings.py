@@ -66,6 +66,6 @@ def _lacks(messages: MessageStore, topic_filter: str, start: str) -> bool:
 def _stored_at(messages: MessageStore, log_offset: int) -> float:
     """Unix time in ms of a record; infinity if it is lost, 0 if retention dropped it."""
     try:
-        return messages.log.memory.timestamp_ms(log_offset) if log_offset >= messages.log.first else 0
+        return messages.log.timestamp_ms(log_offset) if log_offset >= messages.log.first else 0
     except LookupError:
         return math.inf

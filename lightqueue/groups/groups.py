@@ -16,7 +16,7 @@ from lightqueue.groups.dead_letters import append_dead_letter
 from lightqueue.groups.popped import NOTHING, PoppedMessages, Range, dealt, ranges_of
 from lightqueue.queues.table import QueueTable
 from store.errors import StoreError
-from store.log.commitlog import CommitLog
+from store.log.api import Log
 from store.ratelimit import RateLimitedLog
 from store.records._records import (
     RecordBatch,
@@ -332,7 +332,7 @@ class GroupQueue:
 class Groups:
     """Owner of the groups of a store."""
 
-    def __init__(self, log_: CommitLog, queues: QueueTable, states: GroupStates, append: Append, flush_ms: int) -> None:
+    def __init__(self, log_: Log, queues: QueueTable, states: GroupStates, append: Append, flush_ms: int) -> None:
         self.log = log_
         self.queues = queues
         self.append = append

@@ -6,27 +6,12 @@ import logging
 from typing import Protocol
 
 from lightqueue.queues._queues import Queue
+from store.log.api import LogRecords
 from store.ratelimit import RateLimitedLog
-from store.records._records import LogMemory
 
 EVENTS = RateLimitedLog(logging.getLogger("penstock.lightqueue"))
 
 MOST_NOTED = 65_536  # positions with a count of messages lost before them; the oldest are forgotten
-
-
-class LogReader(Protocol):
-    """The part of the log that queues use."""
-
-    @property
-    def memory(self) -> LogMemory: ...
-
-    @property
-    def first(self) -> int:
-        """log_offset of the oldest record kept."""
-
-    @property
-    def lost_ranges(self) -> list[tuple[int, int]]:
-        """Ranges [start, end) of log_offsets that are lost to damage, in order."""
 
 
 class Places(Protocol):
@@ -42,7 +27,7 @@ class Places(Protocol):
 class Holes:
     """Owner of the counts of lost messages."""
 
-    def __init__(self, log: LogReader, places: Places) -> None:
+    def __init__(self, log: LogRecords, places: Places) -> None:
         self._log = log
         self._places = places
         self._lost: dict[tuple[Queue, int], int] = {}  # number of messages, by the queue_offset behind them

@@ -9,11 +9,10 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightqueue.queues.holes import LogReader
 from lightqueue.queues.keys import KeyIndex
 from lightqueue.queues.table import QueueTable
 from store.errors import UnknownRecord
-from store.files.segment import HEADER_BYTES
+from store.log.api import LogRecords
 from store.log.index import Index
 from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes
 from store.settings import StoreSettings
@@ -70,7 +69,7 @@ class Crossed:
 class Projection:
     """The state as of `position`; the part that the index does not have yet is in memory."""
 
-    def __init__(self, log: LogReader, index: Index, settings: StoreSettings) -> None:
+    def __init__(self, log: LogRecords, index: Index, settings: StoreSettings) -> None:
         self.index = index
         self.queues = QueueTable(log, index, settings, self._apply)
         self.keys = KeyIndex(index, self.queues.dispatcher)
@@ -85,7 +84,7 @@ class Projection:
         self._state_offset = index.state_offset
         self.crossed = Crossed()
         self._gap_end, self._gap_is_known = 0, False  # of the newest GAP record
-        if log.first > HEADER_BYTES and not self._state_offset:  # nothing tells the state before it
+        if log.base and not self._state_offset:  # nothing tells the state before it
             self._cross_gap(log.first, is_known=False)
 
     @property

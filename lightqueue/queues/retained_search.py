@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from lightqueue.queues._queues import heads_at
 from lightqueue.queues.matching import has_wildcard
-from store.log.commitlog import CommitLog
+from store.log.api import ReadableLog
 from store.state.retained import RetainedTopics, key_of, topic_of
 from store.topics import matches
 
@@ -36,7 +36,7 @@ def find_retained(
 
 
 def heads_found(
-    log: CommitLog, log_offsets: list[int], goes_on_behind: str | None
+    log: ReadableLog, log_offsets: list[int], goes_on_behind: str | None
 ) -> tuple[list[tuple[int, int, bytes]], str | None]:
     """(log_offset, QoS, client_id) of messages of find_retained(), and the topic to go on behind; None at the end.
 

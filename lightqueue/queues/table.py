@@ -23,7 +23,7 @@ from lightqueue.queues._queues import (
     tagged_tail,
 )
 from lightqueue.queues.held_filters import HeldFilters
-from lightqueue.queues.holes import Holes, LogReader
+from lightqueue.queues.holes import Holes
 from lightqueue.queues.layout import (
     NEXT_ID_KEY,
     Entries,
@@ -35,6 +35,7 @@ from lightqueue.queues.layout import (
 from lightqueue.queues.live_queues import LiveQueues
 from lightqueue.queues.matching import any_of, has_wildcard, overlap
 from lightqueue.queues.resident import Residents
+from store.log.api import LogRecords
 from store.log.index import Index
 from store.namespaces import SERVER_LEVEL
 from store.records._records import Records, marked
@@ -52,7 +53,7 @@ class QueueTable:
     """Owner of all queues of a store."""
 
     def __init__(
-        self, log: LogReader, index: Index, settings: StoreSettings, apply: Callable[[tuple[Any, ...]], None]
+        self, log: LogRecords, index: Index, settings: StoreSettings, apply: Callable[[tuple[Any, ...]], None]
     ) -> None:
         self._log = log
         self._index = index

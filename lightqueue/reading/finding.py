@@ -45,8 +45,7 @@ class FoundMessages(NamedTuple):
 
 def find(store: MessageStore, wanted: FindQuery, before: int, limit: int) -> FoundMessages:
     """Find messages. Reads at most MOST_LOOKED_AT records. Raises a StoreError."""
-    later = [segment.base for segment in store.log.segments if segment.created_ms > wanted.until_ms]
-    before = min([before, store.end, *later])
+    before = min(before, store.end, store.log.behind_time(wanted.until_ms))
     found: list[int] = []
     for looked_at, log_offset in enumerate(store.keys.candidates(wanted.key, before)):
         if looked_at == MOST_LOOKED_AT or len(found) == limit:

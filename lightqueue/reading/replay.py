@@ -15,13 +15,12 @@ from typing import NamedTuple
 
 from lightqueue.errors import NoSuchPosition
 from lightqueue.message_store import MessageStore
-from lightqueue.queues._queues import Queue, read_at, with_tag
+from lightqueue.queues._queues import Queue, with_tag
 from lightqueue.queues.matching import has_wildcard, literal_prefix
 from lightqueue.queues.table import level_of
 from lightqueue.reading.following import locate, time_ms
 from store.errors import CorruptSegment
-from store.log.commitlog import CommitLog
-from store.log.passing import look_at, ranges_passing
+from store.log.api import ReadableLog
 from store.records._records import (
     Records,
     check_records,
@@ -267,7 +266,7 @@ def _scan_tagged(
 
 
 def _scan_log(
-    log: CommitLog, start: int, stop: int, tag: bytes, room: _Room, wanted: Callable[[bytes], bool] | None
+    log: ReadableLog, start: int, stop: int, tag: bytes, room: _Room, wanted: Callable[[bytes], bool] | None
 ) -> int:
     """As _scan_queue(), from the log, for filters without a queue."""
     until = min(stop, start + LOG_BYTES)
@@ -285,17 +284,17 @@ def _scan_log(
         del records  # it points into the chunk
         if is_full or room.left_bytes <= 0 or following >= until + SEEK_BYTES * bool(room.lost):
             if not is_full:
-                look_at(log, following)
+                log.look_at(following)
             return min(following, stop)
     return stop
 
 
-def _ranges(log: CommitLog, start: int, stop: int) -> Iterator[tuple[int, memoryview, bool]]:
+def _ranges(log: ReadableLog, start: int, stop: int) -> Iterator[tuple[int, memoryview, bool]]:
     """As ranges_passing(). Raises NoSuchPosition."""
     if stop > log.committed:
         log.commit()
     try:
-        yield from ranges_passing(log, start, ROUND_BYTES)
+        yield from log.ranges_passing(start, ROUND_BYTES)
     except CorruptSegment as error:
         raise NoSuchPosition(str(start)) from error
 
@@ -333,22 +332,19 @@ def _log_offset(store: MessageStore, queue: Queue, queue_offset: int) -> int:
     return store.queues.log_offset_at(queue, queue_offset)
 
 
-def seek_log(log: CommitLog, log_offset: int, timestamp_ms: int, start: int) -> SeekResult:
+def seek_log(log: ReadableLog, log_offset: int, timestamp_ms: int, start: int) -> SeekResult:
     """The first record at or behind a log_offset; if `timestamp_ms` is not 0, the first that was stored at it
     or later.
     """
     if timestamp_ms:
         return _seek_time(log, timestamp_ms, start)
     # Begin where a record certainly begins: bytes in a payload may look like a record.
-    before = [segment.first for segment in log.segments if segment.first <= log_offset]
-    return _seek_record(log, log_offset, start or before[-1] if before else log.first)
+    return _seek_record(log, log_offset, start or log.begins_before(log_offset))
 
 
-def _seek_time(log: CommitLog, at_ms: int, start: int) -> SeekResult:
+def _seek_time(log: ReadableLog, at_ms: int, start: int) -> SeekResult:
     """The first record that was stored at a time or later."""
-    if not start:
-        earlier = [segment.first for segment in log.segments if segment.created_ms < at_ms]
-        start = earlier[-1] if earlier else log.first
+    start = start or log.before_time(at_ms)
     for at, chunk, _ in _ranges(log, start, log.end):
         for record in read_records(chunk) if verify(chunk, at)[1] >= at_ms else ():
             if record.timestamp_ms >= at_ms:
@@ -358,17 +354,17 @@ def _seek_time(log: CommitLog, at_ms: int, start: int) -> SeekResult:
     return SeekResult(log.end)
 
 
-def _seek_record(log: CommitLog, target: int, start: int) -> SeekResult:
+def _seek_record(log: ReadableLog, target: int, start: int) -> SeekResult:
     """The first record at or behind a log_offset, which may be in the middle of a record."""
     if target <= log.first or target >= log.end:
         return SeekResult(max(log.first, min(target, log.end)))
     if not start and not target & 7:
         try:
-            log.memory.timestamp_ms(target)
+            log.timestamp_ms(target)
             return SeekResult(target)
         except LookupError:
             pass
-    start = start or max(segment.first for segment in log.segments if segment.first <= target)
+    start = start or log.begins_before(target)
     for at, chunk, _ in _ranges(log, start, log.end):
         for record in read_records(chunk) if at + len(chunk) > target else ():
             if record.log_offset >= target:
@@ -389,7 +385,7 @@ def get(store: MessageStore, log_offset: int) -> tuple[bytes, int] | None:
     if log_offset & 7:
         return None
     try:
-        data = records_bytes(read_at(store.log.memory, [log_offset]))
+        data = records_bytes(store.records_at([log_offset]))
         check_records(data, _MESSAGE)
         (record,) = read_records(memoryview(data))
         topic = record.topic.decode()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from lightqueue.queues.left_messages import LeftMessage, LeftMessages, Name
 from store.errors import StoreError
-from store.log.commitlog import CommitLog
+from store.log.api import Log
 from store.records._records import RecordBatch
 from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, encode_attribute
 from store.state import expiry
@@ -57,7 +57,7 @@ def add_again(
     return True
 
 
-def record_of(log_: CommitLog, pending: DelayedMessage) -> Record | None:
+def record_of(log_: Log, pending: DelayedMessage) -> Record | None:
     """The record of a delayed message; None if it is gone, or too large to be appended again."""
     try:
         record = log_.record(pending.log_offset)
@@ -99,7 +99,7 @@ class _Step:
 class Dispatching:
     """Dispatches the due messages of a store; the caller keeps the clock's pace."""
 
-    def __init__(self, log_: CommitLog, delayed: Delayed, append: Callable[[RecordBatch], int]) -> None:
+    def __init__(self, log_: Log, delayed: Delayed, append: Callable[[RecordBatch], int]) -> None:
         self._log = log_
         self._delayed = delayed
         self._append = append

@@ -13,17 +13,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 
 from lightqueue.queues.projection import Projection
 from lightqueue.upkeep.dispatching import add_again, record_of
 from store.errors import IndexFailed
 from store.files.folder import DataFolder
+from store.log.api import Log
 from store.log.checkpoint import publish_checkpoint, write_checkpoint
 from store.log.clock import Clock
-from store.log.commitlog import CommitLog
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute
+from store.settings import StoreSettings
 from store.state import expiry
 from store.state.delayed import DelayedMessage
 from store.state.usage import Counted, counted_value
@@ -40,8 +40,9 @@ class Retention:
 
     def __init__(
         self,
-        log: CommitLog,
+        log: Log,
         folder: DataFolder,
+        settings: StoreSettings,
         state: Projection,
         append: Callable[[RecordBatch], None],
         clock: Clock,
@@ -51,7 +52,7 @@ class Retention:
         self._folder = folder
         self._state = state
         self._append = append
-        self._settings = log.settings
+        self._settings = settings
         self._worker = ThreadPoolExecutor(1, "penstock-retention")
 
     def close(self) -> None:
@@ -65,40 +66,30 @@ class Retention:
             yield
         doing.result()
 
-    def droppable(self) -> int:
-        """Number of oldest segments to drop now; the active one never counts."""
-        segments = self._log.segments
+    def boundary(self) -> int:
+        """log_offset before which the oldest parts are to be dropped now; 0: none is."""
         oldest_s = self._clock.now_s() - (self._settings.retention_age_s or 0)
-        count = 0
-        for segment, following in pairwise(segments):
-            # The last record's time may be unknown; the next segment was created later.
-            last_ms = following.created_ms if segment.last_ms is None else segment.last_ms
-            too_old = (
-                self._settings.retention_age_s is not None and self._clock.without_jumps(last_ms / 1000) < oldest_s
-            )
-            if not too_old and not self._too_large(segment.base):
+        boundary = 0
+        for part in self._log.parts():
+            stored_s = self._clock.without_jumps(part.newest_ms / 1000)
+            too_old = self._settings.retention_age_s is not None and stored_s < oldest_s
+            if not too_old and not self._too_large(part.base):
                 break
-            count += 1
-        return count
+            boundary = part.end
+        return boundary
 
     def _too_large(self, base: int) -> bool:
         limit = self._settings.retention_bytes
         return limit is not None and self._log.end - base > limit
 
-    def steps(self, count: int) -> Iterator[None]:
-        """Drop the `count` oldest segments; each step is short. Raises StoreError."""
-        boundary = self._log.segments[count].base
+    def steps(self, boundary: int) -> Iterator[None]:
+        """Drop the parts before `boundary`; each step is short. Raises StoreError."""
         while self._state.applied < boundary:  # until then the index may point, and replay may begin, before it
             yield
         yield from self._carry(boundary)
         yield from self._carry_delayed(boundary)
         yield from self._checkpoint()
-        self._log.marks.begin_at(boundary)
-        # Else a power cut could make dropped segments look lost.
-        yield from self._synced(lambda: self._log.marks.begin_is_safe)
-        for _ in range(count):
-            yield from self._elsewhere(self._log.take_first().remove)
-        yield from self._elsewhere(self._log.sync_folder)
+        yield from self._log.drop_before(boundary, self._elsewhere)
 
     def _carry(self, boundary: int) -> Iterator[None]:
         """Append the retained messages before `boundary` again."""
@@ -170,7 +161,7 @@ class Retention:
         yield from self._index_flushed()
         yield from self._elsewhere(partial(write_checkpoint, self._folder))
         end = self._log.end  # the index may have been written meanwhile
-        yield from self._synced(lambda: self._log.flusher.flushed >= end)
+        yield from self._log.synced(end)
         yield from self._elsewhere(partial(publish_checkpoint, self._folder))
 
     def _index_flushed(self) -> Iterator[None]:
@@ -179,15 +170,6 @@ class Retention:
         while self._state.index.is_flushing:
             if time.monotonic() - begun_s > FLUSH_PATIENCE_S:
                 raise IndexFailed(self._folder.index, f"was not flushed within {FLUSH_PATIENCE_S:.0f} s")
-            yield
-
-    def _synced(self, is_done: Callable[[], bool]) -> Iterator[None]:
-        """Sync the log until `is_done`. Raises DiskFailed if a sync has failed."""
-        while not is_done():
-            error = self._log.failed_for_good()
-            if error is not None:
-                raise error
-            self._log.flusher.hurry()
             yield
 
 

@@ -13,9 +13,10 @@ from lightqueue.upkeep.retention import Retention
 from lightqueue.upkeep.trimming import Trimmer, trimmed_to
 from store.errors import StoreError
 from store.files.folder import DataFolder
+from store.log.api import Log
 from store.log.clock import Clock
-from store.log.commitlog import CommitLog
 from store.records._records import RecordBatch
+from store.settings import StoreSettings
 from store.state.changes import QueueDropped, TopicsGone, encode_change
 from store.state.usage import Counted
 
@@ -30,8 +31,9 @@ class Upkeep:
 
     def __init__(
         self,
-        log_: CommitLog,
+        log_: Log,
         folder: DataFolder,
+        settings: StoreSettings,
         state: Projection,
         append: Callable[[RecordBatch], None],
         clock: Clock,
@@ -39,8 +41,8 @@ class Upkeep:
         self._log = log_
         self._state = state
         self._append = append
-        self._settings = log_.settings
-        self._retention = Retention(log_, folder, state, append, clock)
+        self._settings = settings
+        self._retention = Retention(log_, folder, settings, state, append, clock)
         self._dropping: Iterator[None] | None = None
         self._trimming: Iterator[None] | None = None
         self._trimmed_to = trimmed_to(state.index)
@@ -101,8 +103,8 @@ class Upkeep:
             yield
 
     def _due_retention(self) -> Iterator[None] | None:
-        count = self._retention.droppable()
-        return self._retention.steps(count) if count else None
+        boundary = self._retention.boundary()
+        return self._retention.steps(boundary) if boundary else None
 
     def _drop_unheld(self, now_s: float) -> None:
         """Record the drop of queues that had no holder and no watcher for queue_grace_s."""

@@ -18,6 +18,7 @@ from loadtest.power.returning import come_back
 from loadtest.power.traffic import FILTERS, GROUP, GROUP_FILTER, key_of
 from loadtest.power.truth import Stored, Truth
 from store.errors import StoreError
+from store.log.commitlog import CommitLog
 from store.records._records import RecordBatch
 from store.records.records import Record, RecordFlag, RecordType, read_records
 from store.recovery.quarantine import Finding
@@ -44,6 +45,11 @@ class ImageVerdict:
         if found:
             shown = ", ".join(map(str, found[:SHOWN]))
             self.complaints.append(f"{len(found)} {what}: {shown}")
+
+
+def _log(store: MessageStore) -> CommitLog:
+    assert isinstance(store.log, CommitLog)
+    return store.log
 
 
 def store_settings(flat: dict[str, object], data: Path) -> StoreSettings:
@@ -120,7 +126,7 @@ class ImageJudge:
             verdict.complain("messages that the second start does not find", set(found) - set(again))
             if keys != [key_of(PROBE)]:
                 verdict.complain("messages at the second start that are not what was stored", [keys])
-            verdict.complain("findings of the second start", store.log.findings)
+            verdict.complain("findings of the second start", _log(store).findings)
         finally:
             store.close()
 
@@ -128,7 +134,7 @@ class ImageJudge:
         found = _messages(store)
         verdict.counts["images"] += 1
         verdict.counts["messages"] += len(found)
-        for finding in store.log.findings:
+        for finding in _log(store).findings:
             verdict.counts[f"findings: {finding.kind}"] += 1
         truth = self._truth
         verdict.complain(
@@ -160,11 +166,11 @@ class ImageJudge:
             verdict.counts["lost"] += 1
             if self._is_sync or any(begin <= each.start and each.whole <= certain for each in stored):
                 lost.append(key)
-            elif any(_is_named(each, store.log.findings) for each in stored):
+            elif any(_is_named(each, _log(store).findings) for each in stored):
                 verdict.counts["lost, in a range that was named"] += 1
             elif all(each.start >= store.log.end or each.whole > certain for each in stored):
                 verdict.counts["lost, behind the log's end"] += 1
-                if not store.log.power_cut_note:
+                if not _log(store).power_cut_note:
                     silent.append(key)
             else:
                 silent.append(key)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Self
 
 from lightqueue.errors import NoSuchPosition
-from lightqueue.queues._queues import Queue, read_at
+from lightqueue.queues._queues import Queue
 from lightqueue.reading.following import Followed, follow, locate
 from notify.api import (
     EVENTS,
@@ -78,7 +78,7 @@ class LocalStore:
             placed(0, batch.size, start)
 
     def await_safe(self) -> None:
-        self._messages.log.flusher.catch_up()
+        self._messages.log.catch_up()
 
     def append_at(self, batch: RecordBatch, is_awaited: bool = True) -> int:
         """As append(); the log_offset of the first record."""
@@ -115,7 +115,7 @@ class LocalStore:
     @property
     def flushed(self) -> int:
         """Everything before this log_offset is on the disk, whatever the flush policy promises."""
-        return self._messages.log.flusher.flushed
+        return self._messages.log.on_disk
 
     def commit(self) -> None:
         """Have the page cache hold everything that was appended. Raises StoreFull or DiskFailed."""
@@ -123,12 +123,11 @@ class LocalStore:
 
     def hurry(self) -> None:
         """Have everything that was committed go to the disk now; the listener hears of it."""
-        self._messages.log.flusher.hurry()
+        self._messages.log.hurry()
 
     def flush_fault(self) -> str:
         """Why nothing more gets to the disk; empty if it does."""
-        error = self._messages.log.flusher.error
-        return str(error) if error is not None else ""
+        return self._messages.log.sync_error
 
     mark = end
     safe_mark = safe
@@ -191,14 +190,13 @@ class LocalStore:
         return self._messages.queues.read_many(queues, starts, most, max_bytes)
 
     def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> RecordsAt:
-        memory = self._messages.log.memory
         with suppress(LookupError):
-            records = read_at(memory, log_offsets)
+            records = self._messages.records_at(log_offsets)
             return {log_offset: (records, i) for i, log_offset in enumerate(log_offsets)}
         found: RecordsAt = {}
         for log_offset in log_offsets:
             try:
-                found[log_offset] = read_at(memory, [log_offset]), 0
+                found[log_offset] = self._messages.records_at([log_offset]), 0
             except LookupError:
                 found[log_offset] = None
         return found

@@ -6,14 +6,12 @@ from collections import deque
 
 from lightqueue.errors import NoSuchPosition
 from lightqueue.message_store import MessageStore
-from lightqueue.queues._queues import read_at
 from lightqueue.reading import finding, replay
 from lightqueue.reading.replay import queue_offset_of
 from notify.local.store import LocalStore
 from notify.requests import log_requests
 from notify.requests.reads import ANSWER_BYTES, Answer, AnswerRoom
 from store.errors import StoreError
-from store.log import log_bytes
 from store.records._records import changes_in, records_bytes, topic_runs
 from store.wire import messages as wire
 from store.wire.messages import FailureCode, WireMessage
@@ -108,7 +106,7 @@ def _find(store: LocalStore, request: wire.Find, limit_bytes: int) -> Answer:
     before = found.before
     count = 0
     for log_offset in found.log_offsets:
-        data = records_bytes(read_at(messages.log.memory, [log_offset]))
+        data = records_bytes(messages.records_at([log_offset]))
         if room.is_too_large(data):
             continue
         if room.left_bytes <= 0 or not room.fits(data):
@@ -123,7 +121,7 @@ def stands_at(messages: MessageStore, records: memoryview, log_offset: int) -> b
     """Whether the log has records there that change the topic as often: to find their places costs no more than those
     did that were stored, which had a bound."""
     try:
-        stored = log_bytes.read(messages.log, log_offset, len(records))
+        stored = messages.log.read(log_offset, len(records))
     except StoreError:
         return False
     return len(stored.data) == len(records) and changes_in(stored.data) == changes_in(records)

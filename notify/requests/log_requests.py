@@ -6,7 +6,6 @@ from lightqueue.reading import replay
 from notify.local.store import LocalStore
 from notify.requests.reads import Answer
 from store.errors import CorruptSegment
-from store.log import log_bytes
 from store.wire import messages as wire
 from store.wire.log_messages import (
     LogRead,
@@ -33,12 +32,12 @@ def answer(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
     log = messages.log
     match request:
         case Segments(start):
-            found, more = log_bytes.segments(log, start, min(wire.MOST_ITEMS, limit_bytes // SEGMENT_BYTES))
+            found, more = log.parts_from(start, min(wire.MOST_ITEMS, limit_bytes // SEGMENT_BYTES))
             log.commit()
             return SegmentsFound(found, more, log.base, log.committed), b""
         case ReadLog(start, max_bytes):
             try:
-                piece = log_bytes.read(log, start, min(max_bytes, limit_bytes))
+                piece = log.read(start, min(max_bytes, limit_bytes))
             except CorruptSegment as error:
                 text = f"log_offset {start}: {error.reason}"
                 return wire.Failed(FailureCode.NO_SUCH_POSITION, text), b""

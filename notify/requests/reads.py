@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from lightqueue.message_store import MessageStore
-from lightqueue.queues._queues import Queue, read_at
+from lightqueue.queues._queues import Queue
 from lightqueue.queues.retained_search import find_retained, heads_found
 from notify.errors import NotFollowed
 from notify.local.store import LocalStore
@@ -175,4 +175,4 @@ def _message_at(messages: MessageStore, log_offset: int) -> bytes:
 
 
 def _records_at(messages: MessageStore, log_offset: int) -> Records:
-    return read_at(messages.log.memory, [log_offset])
+    return messages.records_at([log_offset])

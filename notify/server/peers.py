@@ -417,7 +417,7 @@ class Peers:
             left_by=peer.left_by,
             counted=int(self.hub.quotas.counted),
             max_changes=self.settings.max_changes_per_publish,
-            log_identity=messages.log.marks.identity,
+            log_identity=messages.log.name,
             user=peer.own.user(user),
         )
 

@@ -95,7 +95,7 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
         closing.push_async_callback(listeners.close, stop, tick)
         await listeners.bind(settings.gateway.listen)
         tune_garbage_collection()
-        messages.scrubber.start()
+        messages.log.scrubber.start()
         took_s = time.monotonic() - started_s
         log.info(
             "started in %.2f s: %d sessions, %d bytes replayed", took_s, len(messages.sessions), messages.replayed_bytes

@@ -109,7 +109,7 @@ async def _serve(
         await listen_in_data_folder(server, settings.store.data)
         url = await server.listen(address, tls.context if tls is not None else None)
         tune_garbage_collection()
-        messages.scrubber.start()
+        messages.log.scrubber.start()
         took_s = time.monotonic() - started_s
         log.info(
             "started in %.2f s: %d sessions, %d bytes replayed", took_s, len(messages.sessions), messages.replayed_bytes

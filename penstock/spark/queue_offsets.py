@@ -98,6 +98,6 @@ class _LogStart:
     """The log for a QueueTable through which no message is read."""
 
     def __init__(self, first: int) -> None:
-        self.first = first
+        self.base = self.first = first
         self.memory = LogMemory(1)
         self.lost_ranges: list[tuple[int, int]] = []

@@ -23,8 +23,9 @@ from pathlib import Path
 from store.errors import IndexDamaged, IndexFailed, NotRebuildable, StoreError
 from store.files.folder import DataFolder, clear, copy_folder
 from store.files.segment import sync_folder
-from store.log.commitlog import CommitLog
+from store.log.api import Log
 from store.log.index import DAMAGED, FORMAT, IDENTITY_KEY, Index, IndexedLog
+from store.settings import StoreSettings
 
 log = logging.getLogger("penstock.store")
 
@@ -96,18 +97,21 @@ def publish_checkpoint(folder: DataFolder) -> None:
     shutil.rmtree(_old(folder), ignore_errors=True)
 
 
-def open_index(folder: DataFolder, log_: CommitLog, write_buffer_bytes: int, distrusted: int = 0) -> Index:
+def open_index(folder: DataFolder, log_: Log, settings: StoreSettings, distrusted: int = 0) -> Index:
     """Open the index of a log as it is, else restore it from its checkpoint, else make an empty one to rebuild.
 
     `distrusted`: how many of the two (index, checkpoint) proved damaged when they were read. Raises IndexFailed;
     NotRebuildable if the records before the log's beginning would be missing and `store.on_damage` is `refuse`.
     """
     _settle(folder)
-    of = IndexedLog(log_.put_aside_from, log_.identity, log_.marks)
-    return _found_index(folder, log_, partial(Index, write_buffer_bytes=write_buffer_bytes, of=of), distrusted)
+    of = IndexedLog(log_.put_aside_from, log_.identity, log_.remembered)
+    open_ = partial(Index, write_buffer_bytes=settings.index_write_buffer_bytes, of=of)
+    return _found_index(folder, log_, open_, settings.on_damage, distrusted)
 
 
-def _found_index(folder: DataFolder, log_: CommitLog, open_: Callable[[Path], Index], distrusted: int) -> Index:
+def _found_index(
+    folder: DataFolder, log_: Log, open_: Callable[[Path], Index], on_damage: str, distrusted: int
+) -> Index:
     found = DAMAGED_INDEX if distrusted else _usable(folder.index, log_, open_)
     if isinstance(found, Index):
         return found
@@ -120,7 +124,7 @@ def _found_index(folder: DataFolder, log_: CommitLog, open_: Callable[[Path], In
             return found
         faults.append(found)
     if log_.base:
-        if log_.settings.on_damage == "refuse" or OTHER_VERSION in faults:  # an operator can undo an upgrade
+        if on_damage == "refuse" or OTHER_VERSION in faults:  # an operator can undo an upgrade
             raise NotRebuildable(folder.index, folder.checkpoint, log_.base)
         log.error(
             "%s and %s are missing or damaged: an index is built from log_offset %d on; sessions, groups and queue "
@@ -140,7 +144,7 @@ def _settle(folder: DataFolder) -> None:
             clear(leftover)
 
 
-def _usable(path: Path, log_: CommitLog, open_: Callable[[Path], Index]) -> Index | str:
+def _usable(path: Path, log_: Log, open_: Callable[[Path], Index]) -> Index | str:
     """The index in a folder if it can be brought up to date with this log, else the reason why not."""
     if not path.exists():
         return open_(path) if log_.base == 0 else DAMAGED_INDEX

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from store.errors import (
     NO_ROOM,
-    CorruptSegment,
     DiskFailed,
     RecordTooLarge,
     StoreError,
@@ -24,17 +23,21 @@ from store.errors import (
     unusable,
 )
 from store.files._mapping import unreadable_pages
-from store.files.marks import Marks, Slot
+from store.files.folder import DataFolder
+from store.files.marks import Marks, Slot, encode_remembered
 from store.files.segment import ALLOCATE_BYTES, HEADER_BYTES, Sealed, Segment, Spare, segment_path, sync_folder
 from store.log.anew import Anew, Doubt
+from store.log.api import Elsewhere, LogPart
+from store.log.durations import Durations
 from store.log.flush import Flusher
-from store.records._records import LogMemory, RecordBatch, verify
-from store.records.records import Record
+from store.log.index import remembered_marks
+from store.log.reading import SegmentedLog
+from store.log.scrub import Scrubber
+from store.records._records import RecordBatch
 from store.recovery.quarantine import Finding, Quarantine
 from store.recovery.recovery import open_segments
 from store.recovery.recovery_rules import only_index_knows
 from store.recovery.running import Running, gone_kind
-from store.recovery.salvage import resumed
 from store.settings import StoreSettings
 
 log = logging.getLogger("penstock.store")
@@ -48,7 +51,7 @@ SPARE_RETRY_S = 1.0
 RESERVE_SHARE = 20  # the reserve is at most 1 / RESERVE_SHARE of the file system
 
 
-class CommitLog:
+class CommitLog(SegmentedLog):
     """Owns the segments of a folder. For one thread, except the flusher's and the methods that the scrubber calls."""
 
     def __init__(
@@ -70,9 +73,9 @@ class CommitLog:
         self.settings = settings
         self.largest_append_bytes = settings.segment_bytes - HEADER_BYTES
         self.quarantine = Quarantine(quarantine or folder / "quarantine")
-        self.memory = LogMemory()
-        self.segments: list[Segment] = []
+        super().__init__()
         self.appends = 0
+        self.scrubber = Scrubber(self, settings)
         self.marks = open_marks(folder)
         try:
             opened = open_segments(folder, settings, self.marks, self.quarantine, remembered)
@@ -96,7 +99,7 @@ class CommitLog:
         self._look_again_s, self._disk_free_bytes = 0.0, 0  # free room on the disk, and when to ask again
         self._anew: Anew | None = None
         self._unreadable = unreadable_pages()  # so many are told of
-        self.damaged_places: dict[int, None] = {}  # where reads met damage since the start, see store.log.passing
+        self._forgotten_at_bytes = 0  # of mapped bytes read, when pages were forgotten last
         self._spare: Spare | None = None
         self._spare_again_s = 0.0  # when to try again to make one
         try:
@@ -107,17 +110,7 @@ class CommitLog:
             raise unusable(folder, error) from error
         self._keep_spare(time.monotonic())
 
-    # --- positions
-
-    @property
-    def base(self) -> int:
-        """log_offset at which the oldest segment begins; 0 as long as nothing was dropped."""
-        return self.segments[0].base
-
-    @property
-    def first(self) -> int:
-        """log_offset of the oldest record kept."""
-        return self.segments[0].first
+    # --- what it is, and its state
 
     @property
     def identity(self) -> bytes:
@@ -126,6 +119,15 @@ class CommitLog:
         """
         known = self.marks.identity
         return known if any(segment.identity == known for segment in self.segments) else b""
+
+    @property
+    def name(self) -> bytes:
+        """As `identity`, whether a segment bears it or not."""
+        return self.marks.identity
+
+    def remembered(self) -> bytes:
+        """The marks, which the index keeps a copy of."""
+        return encode_remembered(self.marks.slot)
 
     def sealed(self) -> list[Sealed]:
         """The segments that are complete and on disk, oldest first. May be called from any thread."""
@@ -140,6 +142,34 @@ class CommitLog:
     def safe(self) -> int:
         """log_offset before which all bytes are as durable as the flush policy promises. No other code decides this."""
         return self.flusher.flushed if self.settings.flush == "sync" else self.end
+
+    @property
+    def on_disk(self) -> int:
+        """log_offset before which all bytes are on the disk, whatever the policy promises."""
+        return self.flusher.flushed
+
+    @property
+    def sync_error(self) -> str:
+        """Why nothing more gets to the disk; empty if it does."""
+        return str(self.flusher.error) if self.flusher.error else ""
+
+    @property
+    def syncs(self) -> int:
+        """How often the log was synced."""
+        return self.flusher.syncs
+
+    @property
+    def sync_times(self) -> Durations:
+        return self.flusher.sync_times
+
+    @property
+    def file_count(self) -> int:
+        return len(self.segments)
+
+    def notes(self) -> list[str]:
+        """Faults for an operator although the log works. May be called from any thread."""
+        lost = ", ".join(f"{size} bytes {kind}" for kind, size in self.lost_bytes.items() if size)
+        return [self.power_cut_note, f"the log lost {lost}: see {self.quarantine.folder}" if lost else ""]
 
     def miss(self, end: int) -> None:
         """Note that the index had applied records up to log_offset `end`: describe those that are gone and have no
@@ -314,6 +344,9 @@ class CommitLog:
         time.monotonic(). Raises StoreFull or WriteFailed.
         """
         self._keep_spare(now_s)
+        if self.memory.mapped_bytes_read > self._forgotten_at_bytes + self.settings.mapped_resident_bytes:
+            self._forgotten_at_bytes = self.memory.mapped_bytes_read
+            self.forget_pages()
         if unreadable_pages() > self._unreadable:
             self._unreadable = unreadable_pages()
             log.error("%s: %d %s; %s", self.folder, self._unreadable, UNREADABLE, UNREADABLE_REMEDY)
@@ -361,50 +394,43 @@ class CommitLog:
         self.segments.append(segment)
         self.memory.map(segment.base, segment.view(segment.base, segment.limit))
 
-    # --- reading
+    def catch_up(self) -> None:
+        """See Flusher.catch_up()."""
+        self.flusher.catch_up()
 
-    def record(self, log_offset: int) -> Record:
-        """The record that starts at `log_offset`. Raises LookupError if the log does not have it (any more)."""
-        return Record._make(self.memory.record(log_offset))
+    def hurry(self) -> None:
+        """Have everything that was committed go to the disk now. Returns at once."""
+        self.flusher.hurry()
 
-    def ranges(self, start: int, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
-        """The committed records from `start` on, verified: (log_offset, mapped bytes) of about `limit_bytes` each.
+    def synced(self, end: int) -> Iterator[None]:
+        """Steps until all before `end` is on the disk. Raises DiskFailed if a sync has failed."""
+        return self._hurried(lambda: self.flusher.flushed >= end)
 
-        Raises CorruptSegment at a damaged record, behind all that are in front of it.
-        """
-        for segment, following in zip(self.segments, [*self.segments[1:], None], strict=True):
-            end = following.base if following else self.committed
-            at = max(start, segment.first)
-            while at < end:
-                with segment.view(at, end) as data:
-                    size, _, reason = verify(data, at, limit_bytes)
-                    if reason and not size:
-                        raise CorruptSegment(segment.path, at + size, reason)
-                    with data[:size] as chunk:
-                        yield at, chunk
-                at += size
-
-    def resumes_at(self, log_offset: int) -> int | None:
-        """Where to read on so that nothing from a log_offset on is left out: there, or where the gap begins that has
-        it.
-
-        None: it is no position of this log. Raises CorruptSegment, OSError.
-        """
-        end = self.committed
-        for segment in reversed(self.segments):
-            if segment.base <= log_offset:
-                if log_offset <= segment.first or log_offset >= end:
-                    return log_offset if log_offset <= self.end else None
-                return resumed(segment.path, segment.base, segment.first, end, log_offset)
-            end = segment.base
-        return None
-
-    def forget_pages(self) -> None:
-        """Give mapped history back to the page cache, out of this process's resident memory."""
-        for segment in self.segments:
-            segment.forget_pages()
+    def _hurried(self, is_done: Callable[[], bool]) -> Iterator[None]:
+        while not is_done():
+            if error := self.failed_for_good():
+                raise error
+            self.flusher.hurry()
+            yield
 
     # --- trimming, closing
+
+    def parts(self) -> list[LogPart]:
+        """The sealed segments, oldest first."""
+        # The last record's time may be unknown; the next segment was created later.
+        return [
+            LogPart(each.base, following.base, following.created_ms if each.last_ms is None else each.last_ms)
+            for each, following in pairwise(self.segments)
+        ]
+
+    def drop_before(self, boundary: int, elsewhere: Elsewhere) -> Iterator[None]:
+        """Drop the segments before `boundary`, where one of them ends, in short steps. Raises a StoreError."""
+        self.marks.begin_at(boundary)
+        # Else a power cut could make dropped segments look lost.
+        yield from self._hurried(lambda: self.marks.begin_is_safe)
+        while self.segments[0].base < boundary:
+            yield from elsewhere(self.take_first().remove)
+        yield from elsewhere(lambda: sync_folder(self.folder))
 
     def take_first(self) -> Segment:
         """Take the oldest segment out of the log; remove() deletes it, in any thread. Raises ValueError for the active
@@ -418,16 +444,9 @@ class CommitLog:
         self.memory.unmap(segment.base)
         return segment
 
-    def drop_first(self) -> None:
-        """Delete the oldest segment."""
-        self.take_first().remove()
-
-    def sync_folder(self) -> None:
-        """Make created and deleted file names durable."""
-        sync_folder(self.folder)
-
     def close(self) -> None:
         """Commit, sync and close."""
+        self.scrubber.stop()
         if self._anew is not None:
             self._anew.wait()
         try:
@@ -448,6 +467,11 @@ class CommitLog:
             with suppress(OSError):  # the next start deletes it
                 self._spare.remove()
         self.marks.close()
+
+
+def open_log(folder: DataFolder, settings: StoreSettings, on_flushed: Callable[[], None]) -> CommitLog:
+    """The log of a data folder, with what its index remembers of the marks."""
+    return CommitLog(folder.log, settings, on_flushed, folder.quarantine, remembered_marks(folder.path))
 
 
 def _free_bytes(disk: os.statvfs_result) -> int:

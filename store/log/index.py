@@ -30,7 +30,7 @@ from rocksdict import (
 from store.errors import IndexBusy, IndexDamaged, IndexFailed
 from store.files.descriptors import index_files
 from store.files.folder import CHECKPOINT, INDEX, LOG
-from store.files.marks import Marks, Slot, decode_remembered, encode_remembered, read_marks
+from store.files.marks import Slot, decode_remembered, read_marks
 
 APPLIED_KEY = b"m:applied_offset"
 STATE_KEY = b"m:state_offset"
@@ -53,7 +53,7 @@ LEVEL_1_BYTES = 1 << 30
 
 
 ResumesAt = Callable[[int], int | None]
-"""Where a log is read on from a log_offset, see CommitLog.resumes_at(); None: it is no position of that log."""
+"""Where a log is read on from a log_offset, see ReadableLog.resumes_at(); None: it is no position of that log."""
 
 
 class IndexedLog(NamedTuple):
@@ -61,7 +61,7 @@ class IndexedLog(NamedTuple):
 
     put_aside_from: int = 0  # see Index.fits()
     identity: bytes = b""  # empty: not known
-    marks: Marks | None = None  # the index has a copy of them
+    remembered: Callable[[], bytes] | None = None  # what the index keeps for the log's next start
 
 
 NO_LOG = IndexedLog()
@@ -129,7 +129,7 @@ class Index:
     def fits(self, base: int, end: int, resumes_at: ResumesAt, put_aside_from: int = 0, identity: bytes = b"") -> bool:
         """Whether this index can be brought up to date with a log that goes from `base` to `end`.
 
-        `resumes_at`: of the log, see CommitLog. `put_aside_from`: bytes that once lay behind this log_offset are not
+        `resumes_at`: of the log, see ReadableLog. `put_aside_from`: bytes that once lay behind this log_offset are not
         part of the log, so the index must not have applied them. `identity`: of the log, where known; an index of an
         earlier version has none, and passes. Raises CorruptSegment, OSError of the log.
         """
@@ -207,8 +207,8 @@ class Index:
         batch.put(PUT_ASIDE_KEY, of.put_aside_from.to_bytes(8, "big"))
         if of.identity:
             batch.put(IDENTITY_KEY, of.identity)
-        if of.marks is not None:
-            batch.put(MARKS_KEY, encode_remembered(of.marks.slot))
+        if of.remembered is not None:
+            batch.put(MARKS_KEY, of.remembered())
         with self._failing():
             self._db.write(batch, self._waiting if may_wait else self._at_once)
         self.writes += 1

@@ -11,11 +11,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Protocol
 
 from store.files.segment import Sealed
 from store.files.sums import NO_DIGEST, SUMS, State, Sum, Sums, read_sums, write_sums
-from store.log.commitlog import CommitLog
 from store.log.scrub_reading import ColdReader, Look
 from store.recovery.salvage import Hole
 from store.settings import StoreSettings
@@ -31,6 +31,20 @@ START_DOES = {
 }
 
 Kind = Literal["damaged", "changed"]
+
+
+class SealedLog(Protocol):
+    """What the scrubber uses of a log, from its thread."""
+
+    folder: Path
+
+    @property
+    def name(self) -> bytes: ...
+
+    @property
+    def base(self) -> int: ...
+
+    def sealed(self) -> list[Sealed]: ...
 
 
 class Pace:
@@ -57,7 +71,7 @@ class Scrubber:
 
     def __init__(
         self,
-        log: CommitLog,
+        log: SealedLog,
         settings: StoreSettings,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
@@ -119,8 +133,8 @@ class Scrubber:
         known = read_sums(self._log.folder)
         if known is None and (self._log.folder / SUMS).exists():
             log.warning("%s: cannot be read; the sums of all segments are computed again", self._log.folder / SUMS)
-        if known is None or known.identity != self._log.marks.identity:
-            known = Sums(self._log.marks.identity)
+        if known is None or known.identity != self._log.name:
+            known = Sums(self._log.name)
         self._sums = known
 
     def _is_left(self, segment: Sealed) -> bool:

@@ -18,6 +18,7 @@ from lightqueue.message_store import MessageStore
 from store.records._records import RecordBatch
 from store.records.records import RecordType
 from store.settings import StoreSettings
+from tests.support.stores import commit_log
 
 BATCH = 1_000
 SHOWN = 6
@@ -34,7 +35,7 @@ def fill(store: MessageStore, until_bytes: int, topics: int, payload_bytes: int)
         store.append(batch)
         store.tick()
     store.write_index()
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
 
 
 def run_retention(store: MessageStore) -> dict[str, list[tuple[float, float]]]:

@@ -19,7 +19,7 @@ from loadtest.power.rot import Rot
 from store.files.marks import MARKS
 from store.recovery.quarantine import Quarantine
 from tests.support.server_process import ROOT
-from tests.support.stores import Stores, fill, small
+from tests.support.stores import Stores, commit_log, fill, small
 
 INJURIES = 30
 TIMEOUT_S = 300
@@ -66,7 +66,7 @@ def test_injuries_are_where_something_is_written(tmp_path: Path) -> None:
     store = stores()
     fill(store, 2)
     store.write_index()
-    end = store.log.segments[-2].base + 4_096
+    end = commit_log(store).segments[-2].base + 4_096
     stores.close()
     rng = random.Random(1)
     seen = set()
@@ -92,5 +92,5 @@ def test_injuries_are_where_something_is_written(tmp_path: Path) -> None:
     for each in sectors:
         each.inflict()
     lied = MessageStore(small(copy))
-    assert any(finding.is_loss for finding in lied.log.findings)
+    assert any(finding.is_loss for finding in commit_log(lied).findings)
     lied.close()

@@ -124,8 +124,8 @@ def test_what_goes_while_it_is_read(log: CommitLog) -> None:
     for skips in (False, True):
         pieces = folder_of(log).pieces(log.base, log.end, skips)
         next(pieces)
-        log.drop_first()
-        log.drop_first()
+        log.take_first().remove()
+        log.take_first().remove()
         if not skips:
             with pytest.raises(DataLost, match="is not kept any more"):
                 list(pieces)

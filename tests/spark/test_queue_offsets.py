@@ -15,7 +15,7 @@ from penstock.spark.reading import LogRange, rows
 from store.files.folder import CHECKPOINT, INDEX
 from store.files.segment import segment_paths
 from tests.support.injuries import zero
-from tests.support.stores import KEPT_BYTES, Stores, crash_copy, fill, publish, run_upkeep
+from tests.support.stores import KEPT_BYTES, Stores, commit_log, crash_copy, fill, publish, run_upkeep
 
 SCHEMA = pa.schema([(name, COLUMNS[name].type) for name in ("topic", "log_offset", "queue_offset")])
 Found = dict[int, tuple[str, int | None]]
@@ -106,12 +106,12 @@ def test_an_index_on_disk_that_stands_in_a_gap(stores: Stores, tmp_path: Path) -
     store.index.flush()
     at = store.index.applied_offset
     work(store, 1)
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     killed = crash_copy(store.settings.data, tmp_path / "killed")
     segment = [path for path in segment_paths(killed / "log") if int(path.stem) < at][-1]
     zero(segment, at - int(segment.stem) - 24, 48)
     again = stores(killed)
-    (loss,) = [each for each in again.log.findings if each.is_loss]
+    (loss,) = [each for each in commit_log(again).findings if each.is_loss]
     assert loss.start < at < loss.end
     found = read(killed, 1, failOnDataLoss="false")
     said = as_the_store_says(again, [*TOPICS, "new/0", "new/1"])

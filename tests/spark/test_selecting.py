@@ -19,7 +19,7 @@ from penstock.spark.selecting import Selected
 from penstock.spark.source import PenstockSource
 from store.files.segment import segment_paths
 from store.topics import matches
-from tests.support.stores import KEPT_BYTES, Stores, fill, publish, run_upkeep
+from tests.support.stores import KEPT_BYTES, Stores, commit_log, fill, publish, run_upkeep
 
 RARE = '["rare/1", "rare/2", "never"]'
 
@@ -92,7 +92,7 @@ def test_the_plan_says_how_and_why(store: MessageStore, tmp_path: Path) -> None:
     assert re.match(by_place + r"scan [\d,]+ bytes of [\d,]+ bytes of the log", explain(data, topicFilter="rare/+"))
     assert "too many messages to be read one by one" in explain(data, topic="filler")
     assert "(all of it)" in explain(data)
-    shutil.copytree(store.log.folder, tmp_path / "bare" / "log")
+    shutil.copytree(commit_log(store).folder, tmp_path / "bare" / "log")
     assert "no index" in explain(str(tmp_path / "bare"), topicFilter="rare/+")
 
 
@@ -135,5 +135,5 @@ def test_only_what_is_kept(store: MessageStore) -> None:
 
 def test_little_of_the_log_is_read(store: MessageStore) -> None:
     chosen = places(reader(store, topic=RARE))
-    size = sum(path.stat().st_size for path in segment_paths(store.log.folder))
+    size = sum(path.stat().st_size for path in segment_paths(commit_log(store).folder))
     assert sum(len(part.places) for part in chosen) < size // 100

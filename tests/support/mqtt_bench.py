@@ -46,6 +46,7 @@ from notify.local.store import LocalStore
 from store.records.records import Record, RecordType, read_records
 from store.settings import StoreSettings
 from tests.support.store_protocol_between import WireBetween
+from tests.support.stores import commit_log
 
 P = TypeVar("P", bound=Packet)
 
@@ -391,7 +392,7 @@ class Bench:
         deadline = time.monotonic() + TIMEOUT_S
         while self.store.safe < self.store.end:
             assert time.monotonic() < deadline, "the flusher did not come that far"
-            self.store.log.flusher.catch_up()  # as a tick does
+            commit_log(self.store).flusher.catch_up()  # as a tick does
             time.sleep(0.001)
         self.hub.safe_advanced()
         self.run()

@@ -12,6 +12,7 @@ from lightqueue.queues._queues import Queue
 from lightqueue.queues.keys import PART_BITS
 from store.errors import IndexBusy
 from store.files.segment import HEADER_BYTES
+from store.log.commitlog import CommitLog
 from store.records._records import LogMemory, RecordBatch, verify
 from store.records.records import Attribute, Record, RecordFlag, RecordType, encode_attribute, read_records
 from store.settings import StoreSettings
@@ -55,11 +56,17 @@ class Stores:
             self.stop(store)
 
 
+def commit_log(store: MessageStore) -> CommitLog:
+    """The log of a store, with what a CommitLog alone has."""
+    assert isinstance(store.log, CommitLog)
+    return store.log
+
+
 def fill(store: MessageStore, segments: int, topic: str = "filler") -> None:
     """Publish until the log has so many segments more."""
-    wanted = len(store.log.segments) + segments
+    wanted = len(commit_log(store).segments) + segments
     number = 0
-    while len(store.log.segments) < wanted:
+    while len(commit_log(store).segments) < wanted:
         publish(store, topic, b"%07d" % number + bytes(5000))
         number += 1
 

@@ -10,7 +10,7 @@ from gateway.mqtt.reason_codes import ReasonCode
 from store.files.segment import segment_paths
 from store.records.records import RECORD_HEADER_BYTES
 from tests.support.mqtt_bench import Bench, Client
-from tests.support.stores import flip, read_all
+from tests.support.stores import commit_log, flip, read_all
 
 
 def replaying(client: Client, topic_filter: str, start: str, qos: int = 1) -> SubAck:
@@ -224,7 +224,7 @@ def test_a_replay_says_what_is_lost(history: Bench, topic_filter: str) -> None:
     """With the message behind each damaged part of the log, although all of them come with one page."""
     queue = history.store.queues.topic_queue(b"line/7")
     records = read_all(history.store, queue)
-    (segment,) = segment_paths(history.store.log.folder)
+    (segment,) = segment_paths(commit_log(history.store).folder)
     for number in (3, 6):
         flip(segment, records[number].log_offset + RECORD_HEADER_BYTES)
     history.restart()
@@ -240,7 +240,7 @@ def test_a_replay_says_what_is_lost(history: Bench, topic_filter: str) -> None:
 
 
 def test_what_is_lost_in_front_of_what_the_client_is_not_sent_is_said_as_well(history: Bench) -> None:
-    (segment,) = segment_paths(history.store.log.folder)
+    (segment,) = segment_paths(commit_log(history.store).folder)
     records = read_all(history.store, history.store.queues.topic_queue(b"line/7"))
     flip(segment, records[3].log_offset + RECORD_HEADER_BYTES)
     history.restart()

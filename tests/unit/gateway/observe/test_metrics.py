@@ -20,6 +20,7 @@ from penstock.servers.prometheus import FigureCollector
 from store.figures import joined
 from tests.support.mqtt_bench import Bench, SlowDisk, WallClock
 from tests.support.server_process import ROOT
+from tests.support.stores import commit_log
 from tests.unit.conftest import StartBench
 
 OPERATIONS = ROOT / "docs" / "operations.md"
@@ -262,7 +263,7 @@ def test_a_full_disk_is_not_ready(bench: Bench, monkeypatch: pytest.MonkeyPatch)
         return os.statvfs_result([0 if i in (3, 4) else value for i, value in enumerate(real(path))])
 
     monkeypatch.setattr("store.log.commitlog.os.statvfs", full)
-    bench.store.log.segments[-1].allocated_bytes = bench.store.end - bench.store.log.segments[-1].base
+    commit_log(bench.store).segments[-1].allocated_bytes = bench.store.end - commit_log(bench.store).segments[-1].base
     assert "no space left" in bench.broker.unready()
     monkeypatch.undo()
     assert bench.broker.unready() == ""
@@ -270,9 +271,9 @@ def test_a_full_disk_is_not_ready(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_failed_disk_is_not_ready(bench: Bench) -> None:
     bench.broker.listening()
-    bench.store.log.flusher.error = OSError(5, "Input/output error")
+    commit_log(bench.store).flusher.error = OSError(5, "Input/output error")
     assert "Input/output error" in bench.broker.unready()
-    bench.store.log.flusher.error = None
+    commit_log(bench.store).flusher.error = None
 
 
 # --- over the wire
@@ -328,7 +329,7 @@ def test_each_sync_is_in_the_histogram(start_bench: StartBench) -> None:
 
 
 def test_room_on_the_disk(bench: Bench) -> None:
-    disk = os.statvfs(bench.store.log.folder)
+    disk = os.statvfs(commit_log(bench.store).folder)
     found = samples(bench)["disk_free_bytes"]
     assert 0 < found <= disk.f_blocks * disk.f_frsize
 

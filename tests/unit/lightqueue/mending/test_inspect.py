@@ -17,7 +17,7 @@ from store.files.marks import MARKS
 from store.files.segment import segment_paths
 from tests.support.server_process import ROOT
 from tests.support.store_workload import Workload, state_of
-from tests.support.stores import crash_copy, flip, publish, publish_delayed, small, subscribe
+from tests.support.stores import commit_log, crash_copy, flip, publish, publish_delayed, small, subscribe
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
     for i in range(70):
         publish(store, "plant/2/x", bytes((i,)) * 2000)
     yield store
-    if store.log.segments:
+    if commit_log(store).segments:
         stop(store)
 
 
 def stop(store: MessageStore) -> None:
     store.close()
-    store.log.segments.clear()
+    commit_log(store).segments.clear()
 
 
 def data_of(store: MessageStore) -> Path:

@@ -19,6 +19,7 @@ from store.state.changes import Progress, QueueDropped, SessionEnded, SessionOpe
 from tests.support.stores import (
     Stores,
     change,
+    commit_log,
     crash_copy,
     payloads,
     publish,
@@ -273,8 +274,8 @@ def test_a_dropped_queue_is_not_waited_for(open_store: Stores) -> None:
 def test_retention_waits_until_the_index_has_what_goes(open_store: Stores) -> None:
     store = open_store(retention_bytes=1)
     publish_to(store, TOPICS, bytes(300), flags=RecordFlag.RETAIN)
-    assert len(store.log.segments) > 1
-    boundary = store.log.segments[-1].base
+    assert len(commit_log(store).segments) > 1
+    boundary = commit_log(store).segments[-1].base
     store.upkeep._next_check_s = 0
     end = store.end
     more = begin(store)

@@ -20,6 +20,7 @@ from tests.support.stores import (
     KEPT_BYTES,
     Stores,
     change,
+    commit_log,
     fill,
     payloads,
     publish,
@@ -64,9 +65,9 @@ def test_the_oldest_segments_go_by_size(open_store: Stores) -> None:
     end = store.end
     run_upkeep(store)
     assert store.end - store.log.base <= KEPT_BYTES
-    assert 1 < len(store.log.segments) < 4
-    assert [path.stem for path in segment_paths(store.log.folder)] == [
-        f"{segment.base:020}" for segment in store.log.segments
+    assert 1 < len(commit_log(store).segments) < 4
+    assert [path.stem for path in segment_paths(commit_log(store).folder)] == [
+        f"{segment.base:020}" for segment in commit_log(store).segments
     ]
     assert store.end == end
     base = store.log.base
@@ -86,9 +87,9 @@ def test_the_active_segment_never_goes(open_store: Stores, clock: Clock) -> None
     fill(store, 2)
     clock.ahead_s = 10**6
     run_upkeep(store)
-    assert len(store.log.segments) == 1
+    assert len(commit_log(store).segments) == 1
     run_upkeep(store)
-    assert len(store.log.segments) == 1
+    assert len(commit_log(store).segments) == 1
 
 
 def test_segments_go_by_the_age_of_their_last_record(open_store: Stores, clock: Clock) -> None:
@@ -97,7 +98,7 @@ def test_segments_go_by_the_age_of_their_last_record(open_store: Stores, clock: 
     publish(store, "t", b"the last of its segment")
     clock.ahead_s = 500
     fill(store, 2)
-    bases = [segment.base for segment in store.log.segments]
+    bases = [segment.base for segment in commit_log(store).segments]
     clock.ahead_s = 1001
     run_upkeep(store)
     assert store.log.base == bases[2]  # its first record is old, its last one is not
@@ -117,7 +118,7 @@ def test_age_is_known_after_a_restart(open_store: Stores, clock: Clock, verify_b
     assert store.log.base == 0
     clock.ahead_s = 1100
     run_upkeep(store)
-    assert len(store.log.segments) == 1
+    assert len(commit_log(store).segments) == 1
 
 
 # --- what the disk refuses

@@ -14,6 +14,7 @@ from tests.support.stores import (
     KEPT_BYTES,
     Stores,
     change,
+    commit_log,
     fill,
     payloads,
     publish,
@@ -39,8 +40,8 @@ def test_reads_below_the_first_offset_skip_forward(open_store: Stores) -> None:
     assert queue is not None
     assert level is not None
     before = read_all(store, queue)
-    segments = len(store.log.segments)
-    while len(store.log.segments) == segments:
+    segments = len(commit_log(store).segments)
+    while len(commit_log(store).segments) == segments:
         store.upkeep._next_check_s = 0
         store.tick()
     assert store.upkeep.busy  # dropped, and not yet trimmed
@@ -145,7 +146,7 @@ def test_trimming_takes_bounded_steps(open_store: Stores, monkeypatch: pytest.Mo
         store.write_index()
     fill(store, 4)
     store.write_index()
-    store.log.drop_first()
+    commit_log(store).take_first().remove()
     looked_at = 0
 
     def counting(pack: bytes, i: int) -> int:
@@ -172,7 +173,7 @@ def test_a_filter_held_again_keeps_its_queue(open_store: Stores) -> None:
         store.write_index()
     fill(store, 4)
     store.write_index()
-    store.log.drop_first()
+    commit_log(store).take_first().remove()
     change(store, SessionEnded("client"), QueueDropped(["+/x"]))
     subscribe(store, "client", ["+/x"])
     publish(store, "new/x", b"1")

@@ -32,7 +32,7 @@ from store.wire.messages import (
     WireMessage,
 )
 from tests.support.store_protocol_bench import Talk, WireBench
-from tests.support.stores import batch_of, fill, run_upkeep
+from tests.support.stores import batch_of, commit_log, fill, run_upkeep
 
 NO_END = 2**63 - 1
 
@@ -197,7 +197,7 @@ def test_waiting_for_the_disk(tmp_path: Path, flush: str) -> None:
     bench = WireBench(tmp_path, flush=flush)
     talk = bench.connect("c", Role.CLIENT)
     stored = publish(talk, 1, "a", wait=Wait.STORED)
-    log = bench.store.log
+    log = commit_log(bench.store)
     assert log.committed == log.end > stored.log_offset
     asked = talk.ask(Publish(2, Wait.FLUSHED), messages("a"))
     assert talk.conversation.has_unanswered or log.flusher.flushed == log.end
@@ -209,11 +209,11 @@ def test_waiting_for_the_disk(tmp_path: Path, flush: str) -> None:
 
 
 def test_a_disk_that_fails_is_told_to_who_waits_for_it(bench: WireBench, talk: Talk) -> None:
-    bench.store.log.flusher.error = OSError(5, "Input/output error")
-    bench.store.log.flusher.flushed = 0
+    commit_log(bench.store).flusher.error = OSError(5, "Input/output error")
+    commit_log(bench.store).flusher.flushed = 0
     answer = talk.call(Publish(1, Wait.FLUSHED), messages("a"))
     assert isinstance(answer, Failed)
-    bench.store.log.flusher.error = None
+    commit_log(bench.store).flusher.error = None
 
 
 # --- reading

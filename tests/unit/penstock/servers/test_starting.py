@@ -9,7 +9,7 @@ from lightqueue import message_store
 from lightqueue.message_store import MessageStore
 from penstock.servers.admin import AdminApp, LoopSilent, LoopSource, LoopWatch
 from penstock.servers.starting import REPORT_S, Starting
-from tests.support.stores import publish, small
+from tests.support.stores import commit_log, publish, small
 
 
 class StuckLoop:
@@ -58,7 +58,7 @@ def test_a_store_tells_how_far_it_is(
     for _ in range(100):
         publish(store, "t/x", bytes(10_000))
     end = store.log.end - store.log.first
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     store.log.close()  # and no more, as if it was killed
     store.index.close()
     store.folder.close()

@@ -12,7 +12,7 @@ from store.files.segment import segment_paths
 from store.log.index import Index
 from store.mending.foresight import foresee
 from tests.support.injuries import zero
-from tests.support.stores import KEPT_BYTES, SEGMENT_BYTES, Stores, crash_copy, fill, publish, run_upkeep
+from tests.support.stores import KEPT_BYTES, SEGMENT_BYTES, Stores, commit_log, crash_copy, fill, publish, run_upkeep
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def open_store(tmp_path: Path) -> Iterator[Stores]:
 
 def killed(store: MessageStore, tmp_path: Path) -> tuple[Path, int]:
     """A copy of the folder of a store that was killed, and how far its index knows the log to be confirmed."""
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     store.write_index()
     store.index.flush()
     return crash_copy(store.folder.path, tmp_path / "killed"), store.end
@@ -44,7 +44,7 @@ def test_the_end_of_a_log_that_was_confirmed_is_no_torn_end(open_store: Stores, 
         file.truncate(end - 100)
         file.truncate(SEGMENT_BYTES)
     store = open_store(data)
-    assert [finding.end for finding in store.log.findings if finding.is_loss] == [end]
+    assert [finding.end for finding in commit_log(store).findings if finding.is_loss] == [end]
     assert publish(store, "t", b"new") >= end
 
 
@@ -56,7 +56,7 @@ def test_a_beginning_that_is_gone_with_the_marks(open_store: Stores, tmp_path: P
     first, second, *_ = segment_paths(data / "log")
     first.unlink()
     store = open_store(data)
-    assert [(each.start, each.end) for each in store.log.findings if each.is_loss] == [(0, int(second.stem))]
+    assert [(each.start, each.end) for each in commit_log(store).findings if each.is_loss] == [(0, int(second.stem))]
 
 
 @pytest.mark.parametrize("is_first_gone", [False, True])
@@ -71,7 +71,7 @@ def test_what_retention_dropped_is_not_lost_where_the_marks_are_zeros(
     run_upkeep(store)
     assert store.log.base > 0
     fill(store, 3)
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     data = crash_copy(store.settings.data, tmp_path / "killed")
     zero(data / "log" / MARKS, 0, 576)
     checkpoint = Index(data / "index-checkpoint", 1 << 20)
@@ -82,7 +82,7 @@ def test_what_retention_dropped_is_not_lost_where_the_marks_are_zeros(
             path.unlink()
     foreseen = [finding for finding in foresee(data / "log").findings if finding.is_loss]
     store = open_store(data, retention_bytes=None)
-    losses = [finding for finding in store.log.findings if finding.is_loss]
+    losses = [finding for finding in commit_log(store).findings if finding.is_loss]
     assert losses == foreseen
     assert [(each.start, each.end) for each in losses] == ([(applied, store.log.base)] if is_first_gone else [])
 
@@ -97,4 +97,4 @@ def test_an_index_of_another_log_is_not_believed(open_store: Stores, tmp_path: P
     shutil.rmtree(tmp_path / "data" / "index")
     shutil.copytree(data / "index", tmp_path / "data" / "index")
     store = open_store()
-    assert not [each for each in store.log.findings if each.is_loss]
+    assert not [each for each in commit_log(store).findings if each.is_loss]

@@ -12,7 +12,7 @@ from lightqueue.message_store import MessageStore
 from store.files.segment import HEADER_BYTES, segment_paths
 from store.records._records import LogMemory
 from store.recovery.salvage import Salvage, salvage
-from tests.support.stores import batch_of, flip, publish, read_all, small
+from tests.support.stores import batch_of, commit_log, flip, publish, read_all, small
 
 SIZE = 160 << 20
 FAR = 80 << 20
@@ -95,7 +95,7 @@ def test_a_start_after_a_kill_with_a_sparse_segment(tmp_path: Path) -> None:
         publish(store, "t", b"%d" % number)
     end = store.end
     store.close()
-    (path,) = segment_paths(store.log.folder)
+    (path,) = segment_paths(commit_log(store).folder)
     assert path.stat().st_size == SIZE
     with path.open("r+b") as file:
         file.seek(end + (16 << 20))
@@ -105,9 +105,9 @@ def test_a_start_after_a_kill_with_a_sparse_segment(tmp_path: Path) -> None:
     assert [record.payload for record in read_all(again, again.queues.topic_queue(b"t"))] == [
         b"%d" % number for number in range(10)
     ]
-    (finding,) = again.log.findings
+    (finding,) = commit_log(again).findings
     assert (finding.kind, finding.start) == ("torn", end)
     again.close()
     third = MessageStore(settings)
-    assert third.log.findings == []
+    assert commit_log(third).findings == []
     third.close()

@@ -8,7 +8,7 @@ import pytest
 
 from lightqueue.message_store import MessageStore
 from store.files.marks import Marks
-from tests.support.stores import crash_copy, fill, small, wait_until
+from tests.support.stores import commit_log, crash_copy, fill, small, wait_until
 
 SEGMENTS = 4
 
@@ -17,9 +17,9 @@ def test_a_start_after_a_kill_between_the_two(tmp_path: Path, monkeypatch: pytes
     store = MessageStore(small(tmp_path / "data"))
     try:
         fill(store, SEGMENTS)
-        wait_until(lambda: len(store.log.sealed()) == SEGMENTS)
-        old, kept = store.log.sealed()[:2]
-        store.log.marks.begin_at(kept.base)
+        wait_until(lambda: len(commit_log(store).sealed()) == SEGMENTS)
+        old, kept = commit_log(store).sealed()[:2]
+        commit_log(store).marks.begin_at(kept.base)
         copy = crash_copy(tmp_path / "data", tmp_path / "copy")
     finally:
         store.close()
@@ -37,6 +37,6 @@ def test_a_start_after_a_kill_between_the_two(tmp_path: Path, monkeypatch: pytes
         assert was_there[0]
         assert not path.exists()
         assert again.log.first == kept.base + 64
-        assert not again.log.findings
+        assert not commit_log(again).findings
     finally:
         again.close()

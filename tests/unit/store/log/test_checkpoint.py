@@ -15,7 +15,17 @@ from store.files.folder import DataFolder
 from store.log import checkpoint
 from store.log.index import Index
 from tests.support.store_workload import Workload, state_of
-from tests.support.stores import KEPT_BYTES, Stores, crash_copy, fill, publish, retained_payloads, run_upkeep, subscribe
+from tests.support.stores import (
+    KEPT_BYTES,
+    Stores,
+    commit_log,
+    crash_copy,
+    fill,
+    publish,
+    retained_payloads,
+    run_upkeep,
+    subscribe,
+)
 
 
 @pytest.fixture
@@ -218,7 +228,7 @@ def test_the_checkpoint_waits_until_the_log_is_on_disk(open_store: Stores, monke
     published: list[tuple[int, int]] = []
 
     def publish_checked(folder: DataFolder) -> None:
-        published.append((store.log.flusher.flushed, store.index.applied_offset))
+        published.append((commit_log(store).flusher.flushed, store.index.applied_offset))
         checkpoint.publish_checkpoint(folder)
 
     monkeypatch.setattr(retention, "publish_checkpoint", publish_checked)

@@ -10,7 +10,7 @@ import pytest
 from lightqueue.mending.inspect import inspect_folder
 from lightqueue.message_store import MessageStore
 from store.errors import StoreError, StoreFull
-from tests.support.stores import Stores, change, payloads, publish, publish_delayed, subscribe, wait_until
+from tests.support.stores import Stores, change, commit_log, payloads, publish, publish_delayed, subscribe, wait_until
 
 DISK_BYTES = 24 << 20
 MESSAGE_BYTES = 20_000
@@ -214,7 +214,7 @@ def test_it_is_said_before_an_allocated_segment_is_full(open_store: Stores, disk
     """The active segment has its room; the next one, to which a larger append goes, would not get any."""
     store = open_store(flush="async")
     publish(store, "t/x", bytes(100_000))  # allocates all of the segment, which is 1 MiB
-    active = store.log.segments[-1]
+    active = commit_log(store).segments[-1]
     assert active.unallocated(active.limit) == 0
     assert store.fault() is None
     take(disk, 1 << 20)  # the reserve is more than that

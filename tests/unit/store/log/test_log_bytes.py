@@ -7,7 +7,6 @@ import pytest
 
 from notify.local.log_readers import MOST_READERS, REMEMBERED_S, LogReaders
 from store.errors import CorruptSegment, RecordTooLarge
-from store.log import log_bytes
 from store.log.commitlog import CommitLog
 from store.records._records import RecordBatch, walk
 from store.records.records import RecordType
@@ -23,7 +22,7 @@ def log(tmp_path: Path) -> Iterator[CommitLog]:
 
 def payloads(log: CommitLog, start: int, limit_bytes: int) -> list[bytes]:
     found = []
-    while (piece := log_bytes.read(log, start, limit_bytes)).data:
+    while (piece := log.read(start, limit_bytes)).data:
         assert len(piece.data) <= limit_bytes
         assert piece.log_offset >= start
         found += [record[9] for record in walk(piece.data)]
@@ -50,12 +49,12 @@ def test_everything_whatever_the_limit(log: CommitLog) -> None:
 def test_where_no_record_begins_and_where_one_is_too_long(log: CommitLog) -> None:
     start = log.append(batch_of(b"x" * 1000))
     with pytest.raises(CorruptSegment):
-        log_bytes.read(log, start + 8, 4096)
+        log.read(start + 8, 4096)
     with pytest.raises(RecordTooLarge):
-        log_bytes.read(log, start, 512)
-    assert log_bytes.read(log, log.end, 512) == (log.end, b"")
-    assert log_bytes.segments(log, 0, 10) == ([(0, log.segments[0].created_ms)], False)
-    assert log_bytes.segments(log, 8, 10) == ([], False)
+        log.read(start, 512)
+    assert log.read(log.end, 512) == (log.end, b"")
+    assert log.parts_from(0, 10) == ([(0, log.segments[0].created_ms)], False)
+    assert log.parts_from(8, 10) == ([], False)
 
 
 def test_readers_are_forgotten() -> None:

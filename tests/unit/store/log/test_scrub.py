@@ -20,7 +20,17 @@ from store.files.sums import SUMS, State, read_sums
 from store.log.scrub import Scrubber
 from store.log.scrub_reading import BLOCK_BYTES, CHUNK_BYTES, ColdReader, Look
 from store.recovery.salvage import Hole, salvage
-from tests.support.stores import Stores, fill, flip, payloads, publish, put_another_record, small, wait_until
+from tests.support.stores import (
+    Stores,
+    commit_log,
+    fill,
+    flip,
+    payloads,
+    publish,
+    put_another_record,
+    small,
+    wait_until,
+)
 
 SEGMENTS = 4
 
@@ -36,13 +46,13 @@ def stores(tmp_path: Path) -> Iterator[Stores]:
 def store(stores: Stores) -> MessageStore:
     store = stores()
     fill(store, SEGMENTS)
-    wait_until(lambda: len(store.log.sealed()) == SEGMENTS)
+    wait_until(lambda: len(commit_log(store).sealed()) == SEGMENTS)
     return store
 
 
 def scrubber_of(store: MessageStore, wait: Callable[[float], bool] = lambda _: False) -> Scrubber:
     """One without a thread, which need not wait."""
-    scrubber = Scrubber(store.log, store.settings, wait=wait)
+    scrubber = Scrubber(commit_log(store), store.settings, wait=wait)
     scrubber.load()
     return scrubber
 
@@ -51,13 +61,13 @@ def test_an_intact_log(store: MessageStore) -> None:
     scrubber = scrubber_of(store)
     assert scrubber.run_pass()
     assert scrubber.run_pass()
-    sealed = store.log.sealed()
+    sealed = commit_log(store).sealed()
     assert scrubber.found_bytes() == {"damaged": 0, "changed": 0}
     assert scrubber.passes == 2
     assert scrubber.read_bytes == 2 * sum(each.end - each.base for each in sealed)
-    sums = read_sums(store.log.folder)
+    sums = read_sums(commit_log(store).folder)
     assert sums is not None
-    assert sums.identity == store.log.marks.identity
+    assert sums.identity == commit_log(store).marks.identity
     said = {each.base: (each.end, each.digest, each.state) for each in sums.entries.values()}
     digests = {each.base: hashlib.sha256(each.path.read_bytes()).digest() for each in sealed}
     assert said == {each.base: (each.end, digests[each.base], State.INTACT) for each in sealed}
@@ -65,14 +75,14 @@ def test_an_intact_log(store: MessageStore) -> None:
 
 
 def test_a_flipped_bit_is_found_while_the_store_runs(store: MessageStore, caplog: pytest.LogCaptureFixture) -> None:
-    segment = store.log.sealed()[1]
+    segment = commit_log(store).sealed()[1]
     before = segment.path.read_bytes()
     flip(segment.path, 30_000)
     damaged = segment.path.read_bytes()
-    store.scrubber.start()
-    wait_until(lambda: store.scrubber.found_bytes()["damaged"] > 0)
-    wait_until(lambda: store.scrubber.passes > 0)
-    assert 5000 < store.scrubber.found_bytes()["damaged"] < 6000
+    store.log.scrubber.start()
+    wait_until(lambda: store.log.scrubber.found_bytes()["damaged"] > 0)
+    wait_until(lambda: store.log.scrubber.passes > 0)
+    assert 5000 < store.log.scrubber.found_bytes()["damaged"] < 6000
     assert "scrubbing found" in store.health()
     assert "penstock store check" in store.health()
     error = next(each for each in caplog.records if each.levelname == "ERROR").getMessage()
@@ -85,7 +95,7 @@ def test_a_flipped_bit_is_found_while_the_store_runs(store: MessageStore, caplog
 
 
 def test_the_next_start_quarantines_what_it_would_have_believed(store: MessageStore, stores: Stores) -> None:
-    segment = store.log.sealed()[0]
+    segment = commit_log(store).sealed()[0]
     flip(segment.path, 30_000)
     stores.stop(store)
     store = stores()
@@ -108,8 +118,8 @@ def test_a_start_that_refuses_damage_refuses_what_scrubbing_found(
 ) -> None:
     store = stores(on_damage="refuse")
     fill(store, 2)
-    wait_until(lambda: len(store.log.sealed()) == 2)
-    flip(store.log.sealed()[0].path, 30_000)
+    wait_until(lambda: len(commit_log(store).sealed()) == 2)
+    flip(commit_log(store).sealed()[0].path, 30_000)
     scrubber_of(store).run_pass()
     assert "the next start refuses, as store.on_damage says" in caplog.text
     stores.stop(store)
@@ -119,7 +129,7 @@ def test_a_start_that_refuses_damage_refuses_what_scrubbing_found(
 
 def test_a_repair_makes_its_sum_anew(store: MessageStore, stores: Stores, tmp_path: Path) -> None:
     scrubber_of(store).run_pass()
-    segment = store.log.sealed()[0]
+    segment = commit_log(store).sealed()[0]
     shutil.copytree(store.folder.path, tmp_path / "copy")
     whole = segment.path.read_bytes()
     flip(segment.path, 30_000)
@@ -141,7 +151,7 @@ def test_a_repair_makes_its_sum_anew(store: MessageStore, stores: Stores, tmp_pa
 def test_valid_records_that_are_others_are_found(store: MessageStore, caplog: pytest.LogCaptureFixture) -> None:
     scrubber = scrubber_of(store)
     scrubber.run_pass()
-    segment = store.log.sealed()[2]
+    segment = commit_log(store).sealed()[2]
     whole = segment.path.read_bytes()
     put_another_record(segment.path)
     assert scrubber.run_pass()
@@ -157,15 +167,15 @@ def test_valid_records_that_are_others_are_found(store: MessageStore, caplog: py
     scrubber.run_pass()
     assert scrubber.found_bytes() == {"damaged": 0, "changed": 0}
     put_another_record(segment.path)
-    (store.log.folder / SUMS).unlink()  # take it as it is
+    (commit_log(store).folder / SUMS).unlink()  # take it as it is
     assert check_folder(store.folder.path).verdict == CheckResult.INTACT
 
 
 def test_a_file_that_is_gone_cut_or_of_another_segment(store: MessageStore) -> None:
-    first, second, third, _ = store.log.sealed()
+    first, second, third, _ = commit_log(store).sealed()
     first.path.unlink()
     os.truncate(second.path, 20)
-    third.path.write_bytes(store.log.sealed()[3].path.read_bytes())
+    third.path.write_bytes(commit_log(store).sealed()[3].path.read_bytes())
     scrubber = scrubber_of(store)
     assert scrubber.run_pass()
     lost = [each.end - each.base for each in (first, second, third)]
@@ -173,26 +183,26 @@ def test_a_file_that_is_gone_cut_or_of_another_segment(store: MessageStore) -> N
 
 
 def test_what_retention_drops_meanwhile_is_left_alone(store: MessageStore) -> None:
-    first = store.log.sealed()[0]
+    first = commit_log(store).sealed()[0]
     flip(first.path, 30_000)
 
     def drop(_: float) -> bool:
         if store.log.base == first.base:
-            store.log.drop_first()
-            store.log.drop_first()
+            commit_log(store).take_first().remove()
+            commit_log(store).take_first().remove()
         return False
 
     scrubber = scrubber_of(store, drop)
     assert scrubber.run_pass()
     assert scrubber.found_bytes() == {"damaged": 0, "changed": 0}
-    sums = read_sums(store.log.folder)
+    sums = read_sums(commit_log(store).folder)
     assert sums is not None
-    assert list(sums.entries) == [each.base for each in store.log.sealed()]
-    store.log.drop_first()
+    assert list(sums.entries) == [each.base for each in commit_log(store).sealed()]
+    commit_log(store).take_first().remove()
     scrubber.run_pass()
-    sums = read_sums(store.log.folder)
+    sums = read_sums(commit_log(store).folder)
     assert sums is not None
-    assert list(sums.entries) == [each.base for each in store.log.sealed()]
+    assert list(sums.entries) == [each.base for each in commit_log(store).sealed()]
 
 
 def test_the_rate_is_bounded(store: MessageStore) -> None:
@@ -207,7 +217,7 @@ def test_the_rate_is_bounded(store: MessageStore) -> None:
         return False
 
     settings = small(store.folder.path, scrub_bytes_per_s=rate)
-    scrubber = Scrubber(store.log, settings, clock=lambda: now_s, wait=wait)
+    scrubber = Scrubber(commit_log(store), settings, clock=lambda: now_s, wait=wait)
     scrubber.run_pass()
     assert scrubber.read_bytes > 200_000
     assert all(size <= rate * passed_s + 1 for passed_s, size in read)
@@ -216,10 +226,10 @@ def test_the_rate_is_bounded(store: MessageStore) -> None:
 def test_it_can_be_switched_off(stores: Stores) -> None:
     store = stores(scrub_bytes_per_s=0)
     fill(store, 1)
-    store.scrubber.start()
-    assert not store.scrubber.is_on
-    assert store.scrubber._thread is None
-    assert not (store.log.folder / SUMS).exists()
+    store.log.scrubber.start()
+    assert not commit_log(store).scrubber.is_on
+    assert commit_log(store).scrubber._thread is None
+    assert not (commit_log(store).folder / SUMS).exists()
 
 
 def test_a_pass_goes_on_after_an_end(store: MessageStore) -> None:
@@ -232,20 +242,20 @@ def test_a_pass_goes_on_after_an_end(store: MessageStore) -> None:
 
     assert not scrubber_of(store, stop_after_two).run_pass()
     scrubber = scrubber_of(store)
-    left = [each.base for each in store.log.sealed() if scrubber._is_left(each)]
-    assert left == [each.base for each in store.log.sealed()[2:]]
+    left = [each.base for each in commit_log(store).sealed() if scrubber._is_left(each)]
+    assert left == [each.base for each in commit_log(store).sealed()[2:]]
 
 
 def test_sums_of_another_log_do_not_count(store: MessageStore, stores: Stores, tmp_path: Path) -> None:
     other = stores(tmp_path / "other")
     fill(other, SEGMENTS)
-    wait_until(lambda: len(other.log.sealed()) == SEGMENTS)
+    wait_until(lambda: len(commit_log(other).sealed()) == SEGMENTS)
     scrubber_of(other).run_pass()
-    shutil.copy(other.log.folder / SUMS, store.log.folder / SUMS)
+    shutil.copy(commit_log(other).folder / SUMS, commit_log(store).folder / SUMS)
     scrubber = scrubber_of(store)
     scrubber.run_pass()
     assert scrubber.found_bytes() == {"damaged": 0, "changed": 0}
-    shutil.copy(other.log.folder / SUMS, store.log.folder / SUMS)
+    shutil.copy(commit_log(other).folder / SUMS, commit_log(store).folder / SUMS)
     assert check_folder(store.folder.path).verdict == CheckResult.INTACT
 
 
@@ -265,12 +275,12 @@ def injured(path: Path, source: random.Random) -> None:
 def test_it_finds_what_a_start_finds(tmp_path: Path, large: bool) -> None:
     store = MessageStore(small(tmp_path / "data", segment_bytes=8 << 20 if large else 256 << 10))
     source = random.Random(7)
-    while len(store.log.segments) < 2:
+    while len(commit_log(store).segments) < 2:
         publish(store, "t", source.randbytes(source.choice([3, 400, 2_500_000 if large else 9_000])))
     store.close()
-    path = store.log.segments[0].path
+    path = commit_log(store).segments[0].path
     whole = path.read_bytes()
-    end = store.log.segments[1].base
+    end = commit_log(store).segments[1].base
     for _ in range(15 if large else 60):
         path.write_bytes(whole)
         injured(path, source)
@@ -320,31 +330,31 @@ def test_the_page_cache_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_sums_that_cannot_be_read_are_taken_again(store: MessageStore, caplog: pytest.LogCaptureFixture) -> None:
-    (store.log.folder / SUMS).write_bytes(b"PENSSUMS and noise" * 9)
+    (commit_log(store).folder / SUMS).write_bytes(b"PENSSUMS and noise" * 9)
     assert scrubber_of(store).run_pass()
     assert "cannot be read; the sums of all segments are computed again" in caplog.text
-    sums = read_sums(store.log.folder)
+    sums = read_sums(commit_log(store).folder)
     assert sums is not None
     assert len(sums.entries) == SEGMENTS
 
 
 def test_sums_that_cannot_be_written_do_not_end_it(store: MessageStore, caplog: pytest.LogCaptureFixture) -> None:
-    (store.log.folder / f"{SUMS}.new").mkdir()
-    flip(store.log.sealed()[0].path, 30_000)
+    (commit_log(store).folder / f"{SUMS}.new").mkdir()
+    flip(commit_log(store).sealed()[0].path, 30_000)
     scrubber = scrubber_of(store)
     assert scrubber.run_pass()
     assert scrubber.found_bytes()["damaged"] > 0
     assert caplog.text.count("scrubbing goes on") == 1
-    (store.log.folder / f"{SUMS}.new").rmdir()
+    (commit_log(store).folder / f"{SUMS}.new").rmdir()
     assert scrubber.run_pass()
-    assert read_sums(store.log.folder) is not None
+    assert read_sums(commit_log(store).folder) is not None
 
 
 @pytest.mark.parametrize("copy_is", ["as it was", "older and longer", "changed as well"])
 def test_a_repair_puts_back_what_was_there(store: MessageStore, stores: Stores, tmp_path: Path, copy_is: str) -> None:
     """From a copy that has the file with its sum; any other copy does not count."""
     scrubber_of(store).run_pass()
-    segment = store.log.sealed()[2]
+    segment = commit_log(store).sealed()[2]
     stores.stop(store)
     data = store.folder.path
     shutil.copytree(data, tmp_path / "copy")
@@ -376,13 +386,13 @@ def test_rot_that_no_scrubbing_has_noted_is_put_aside_where_a_start_reads_it(
 ) -> None:
     """The index is gone, so a start reads old segments as well, which it does not verify."""
     publish(store, "kept", b"1", b"2")
-    folder = store.log.folder
-    segment = store.log.sealed()[injured]
+    folder = commit_log(store).folder
+    segment = commit_log(store).sealed()[injured]
     stores.close()
     shutil.rmtree(folder.parent / "index")
     flip(folder / f"{segment.base:020}.log", 30_000)
     store = stores()
-    (finding,) = store.log.findings
+    (finding,) = commit_log(store).findings
     assert finding.start - HEADER_BYTES <= segment.base + 30_000 <= finding.end
     assert payloads(store, "kept") == [b"1", b"2"]
     assert len(list((folder.parent / "quarantine").glob("*.json"))) == 1

@@ -30,6 +30,7 @@ from tests.support.store_workload import Workload, state_of
 from tests.support.stores import (
     KEPT_BYTES,
     Stores,
+    commit_log,
     fill,
     flip,
     publish,
@@ -75,7 +76,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def flushed(store: MessageStore) -> None:
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
 
 
 def without_applied(store: MessageStore) -> dict[str, Any]:
@@ -99,9 +100,9 @@ def test_a_folder_in_use_comes_back_as_it_was(open_store: Stores, target: Path, 
     assert (restored.end, restored.next, restored.damaged) == (end, end, [])
     again = open_store(tmp_path / "same")
     assert without_applied(again) == expected
-    assert again.log.findings == []
-    assert again.log.marks.identity == restored.identity != store.log.marks.identity
-    assert done.copied + done.linked == len(store.log.segments)
+    assert commit_log(again).findings == []
+    assert commit_log(again).marks.identity == restored.identity != commit_log(store).marks.identity
+    assert done.copied + done.linked == len(commit_log(store).segments)
 
 
 def test_no_log_offset_is_used_twice(open_store: Stores, data: Path, target: Path, tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ def test_what_retention_dropped_between_two_backups_is_told(
     assert (done.returncode, words in done.stderr) == (0, True)
     new = open_store(tmp_path / "new")
     assert [payload for _, payload in messages(new, "t/1")] == [b"first", b"last"]
-    assert any(finding.start <= early.end and finding.end >= missing[0][1] for finding in new.log.findings)
+    assert any(finding.start <= early.end and finding.end >= missing[0][1] for finding in commit_log(new).findings)
     assert restore(target, tmp_path / "early", to=early.end, skip_bytes=SKIP).missing == []
 
 
@@ -273,13 +274,13 @@ def test_damage_does_not_get_into_a_backup_that_was_intact(open_store: Stores, d
 def test_other_records_do_not_get_into_a_backup_unseen(open_store: Stores, data: Path, target: Path) -> None:
     store = open_store(scrub_interval_s=1)
     fill(store, 3)
-    wait_until(lambda: len(store.log.sealed()) == 3)
-    store.scrubber.start()
-    wait_until(lambda: store.scrubber.passes > 0)
-    path = store.log.sealed()[1].path
+    wait_until(lambda: len(commit_log(store).sealed()) == 3)
+    store.log.scrubber.start()
+    wait_until(lambda: store.log.scrubber.passes > 0)
+    path = commit_log(store).sealed()[1].path
     whole = path.read_bytes()
     put_another_record(path)
-    start, end = store.log.sealed()[1][1:]
+    start, end = commit_log(store).sealed()[1][1:]
     assert backup(data, target).damaged == [(start, end)]
     path.unlink()  # the backup has a link to it
     path.write_bytes(whole)
@@ -358,7 +359,7 @@ def test_a_kill_at_every_step(
             again = open_store(tmp_path / "checked")
             assert {*old} <= {*messages(again, "filler"), *old}
             assert {*messages(again, "filler")} <= {*old, *new}
-            assert again.log.findings == []
+            assert commit_log(again).findings == []
             open_store.stop(again)
             step += 3
         assert step > 20

@@ -14,7 +14,7 @@ from store.files.segment import segment_paths
 from store.mending.backup import backup, read_manifest
 from store.mending.restore import restore
 from tests.support.injuries import record_at
-from tests.support.stores import KEPT_BYTES, Stores, fill, flip, publish, read_all, run_upkeep, subscribe
+from tests.support.stores import KEPT_BYTES, Stores, commit_log, fill, flip, publish, read_all, run_upkeep, subscribe
 from tests.unit.store.mending.test_backup import command
 
 Ledger = dict[int, bytes]
@@ -35,7 +35,7 @@ def target(stores: Stores, tmp_path: Path) -> Path:
     fill(store, 6)
     run_upkeep(store)
     assert store.log.base > 0
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     backup(store.settings.data, tmp_path / "backup")
     return tmp_path / "backup"
 
@@ -77,7 +77,7 @@ def test_a_damaged_copy_of_the_index(
     assert check_folder(tmp_path / "new").verdict == CheckResult.LOSS
     store = stores(tmp_path / "new", retention_bytes=None)
     assert len(messages(store)) > 10
-    assert store.log.findings == []
+    assert commit_log(store).findings == []
     assert restore(target, tmp_path / "again").without_index
 
 
@@ -85,7 +85,7 @@ def test_a_whole_log_needs_no_copy_of_the_index(stores: Stores, tmp_path: Path) 
     store = stores(retention_bytes=None)
     subscribe(store, "archive", ["#"])
     fill(store, 2)
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     backup(store.settings.data, tmp_path / "backup")
     assert command("restore", tmp_path / "backup", tmp_path / "new").returncode == 0
     assert stores(tmp_path / "new").sessions.get("archive") is not None
@@ -114,14 +114,14 @@ def test_one_segment_is_missing(stores: Stores, target: Path, tmp_path: Path, wh
     assert later > max(ledger)
     stores.stop(new)
     again = stores(tmp_path / "new", retention_bytes=None)
-    assert again.log.findings == []
+    assert commit_log(again).findings == []
     assert messages(again) == found | {later: b"later"}
 
 
 def test_up_to_a_point_that_is_missing(stores: Stores, tmp_path: Path) -> None:
     store = stores(retention_bytes=None)
     fill(store, 3)
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     target = tmp_path / "backup"
     gone = backup(store.settings.data, target).manifest.segments[1]
     (target / "log" / f"{gone.base:020}.log").unlink()
@@ -157,7 +157,7 @@ def test_an_intact_copy_of_the_index_stays_with_its_segments(stores: Stores, tar
     store = stores.newest
     fill(store, 6)
     run_upkeep(store)
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     data = store.settings.data
     damage(data / "index-checkpoint")
     done = command("backup", data, target, "--prune")

@@ -28,6 +28,7 @@ from tests.support.store_workload import state_of
 from tests.support.stores import (
     KEPT_BYTES,
     Stores,
+    commit_log,
     fill,
     flip,
     publish,
@@ -148,7 +149,7 @@ def test_what_was_not_confirmed_is_put_back_if_it_is_wanted(tmp_path: Path) -> N
     settings = small(tmp_path / "used", flush_interval_ms=1_000_000, flush_deadline_ms=1_000_000)
     store = MessageStore(settings)
     publish(store, "t", b"first")
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     hole = publish(store, "t", b"hole" * 300)
     behind = publish(store, "t", b"behind")
     data = tmp_path / "data"

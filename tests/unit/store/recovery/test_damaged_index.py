@@ -13,7 +13,7 @@ from store.files.segment import segment_paths
 from store.log.index import FORMAT_KEY, Index
 from store.recovery.running import RUNNING, boot_id
 from tests.support.store_workload import Workload, state_of
-from tests.support.stores import KEPT_BYTES, Stores, crash_copy, fill, publish, read_all, run_upkeep
+from tests.support.stores import KEPT_BYTES, Stores, commit_log, crash_copy, fill, publish, read_all, run_upkeep
 
 
 @pytest.fixture
@@ -145,15 +145,15 @@ def test_an_index_that_knows_what_was_put_aside_with_a_segment_behind_it(data: P
     stores = Stores(data, flush_interval_ms=1_000_000, flush_deadline_ms=1_000_000)
     store = stores()
     publish(store, "a/b", *(b"%d" % i for i in range(50)))
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     lost = publish(store, "a/b", bytes(4_000))
     publish(store, "a/b", *(b"%d" % i for i in range(50, 100)))
     store.write_index()
     store.index.flush()
-    store.log.flusher.rolled = lambda active_fd: None  # type: ignore[method-assign]  # nothing more is synced
+    commit_log(store).flusher.rolled = lambda active_fd: None  # type: ignore[method-assign]  # nothing more is synced
     fill(store, 1)
     publish(store, "a/b", b"behind it")
-    assert store.log.flusher.flushed <= lost
+    assert commit_log(store).flusher.flushed <= lost
     shutil.copytree(data, copy)
     stores.close()
     segment, following = segment_paths(copy / "log")[-2:]
@@ -162,8 +162,8 @@ def test_an_index_that_knows_what_was_put_aside_with_a_segment_behind_it(data: P
         file.write(bytes(512))
     stores = Stores(copy)
     store = stores()
-    assert {finding.kind for finding in store.log.findings} == {"unconfirmed"}
-    assert int(following.stem) in {finding.start for finding in store.log.findings}
+    assert {finding.kind for finding in commit_log(store).findings} == {"unconfirmed"}
+    assert int(following.stem) in {finding.start for finding in commit_log(store).findings}
     assert numbers(store) == [*range(50)]
     publish(store, "a/b", b"50")
     assert numbers(store) == [*range(51)]
@@ -187,7 +187,7 @@ def test_what_only_the_index_still_knows_is_named(open_store: Stores, tmp_path: 
     (foreseen,) = [each for each in report.damage if each.what == "log"]
     assert report.verdict == CheckResult.MENDS_ITSELF  # the index is built again
     again = open_store(killed, flush=flush)
-    (finding,) = again.log.quarantine.findings()
+    (finding,) = commit_log(again).quarantine.findings()
     assert (foreseen.kind, foreseen.start, foreseen.end) == (finding.kind, finding.start, finding.end)
     assert foreseen.reason.startswith(finding.reason)
     assert (finding.kind, finding.start, finding.end) == (kind, at[2], end)
@@ -195,7 +195,7 @@ def test_what_only_the_index_still_knows_is_named(open_store: Stores, tmp_path: 
     publish(again, "t", b"later")
     assert numbers_of(again) == [b"0", b"1", b"later"]
     open_store.stop(again)
-    assert open_store(killed).log.quarantine.findings() == [finding]
+    assert commit_log(open_store(killed)).quarantine.findings() == [finding]
 
 
 def numbers_of(store: MessageStore) -> list[bytes]:

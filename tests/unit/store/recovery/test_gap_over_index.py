@@ -17,7 +17,17 @@ from store.files.segment import segment_paths
 from store.log.index import Index
 from store.mending.foresight import foresee
 from tests.support.injuries import zero
-from tests.support.stores import KEPT_BYTES, Stores, crash_copy, fill, publish, read_all, run_upkeep, subscribe
+from tests.support.stores import (
+    KEPT_BYTES,
+    Stores,
+    commit_log,
+    crash_copy,
+    fill,
+    publish,
+    read_all,
+    run_upkeep,
+    subscribe,
+)
 
 TOPIC = "plant/7"
 Injury = Callable[[Path, int], object]  # of a data folder, where the index stood
@@ -59,7 +69,7 @@ def killed(stores: Stores, which: str, to: Path) -> tuple[dict[int, bytes], int]
     store.write_index()
     store.index.flush()
     ledger |= publish_some(store, 12)
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     crash_copy(store.settings.data, to)
     stores.stop(store)
     if which == "index-checkpoint":
@@ -96,7 +106,7 @@ def test_a_start_serves_all_that_is_intact(
         assert inspect_folder(tmp_path / "killed")["sessions"][0]["client_id"] == "archive"
     store = stores(tmp_path / "killed")
     if not with_repair:
-        assert sorted(map(repr, store.log.findings)) == sorted(map(repr, foreseen))
+        assert sorted(map(repr, commit_log(store).findings)) == sorted(map(repr, foreseen))
     lost = [each for each in foreseen if each.is_loss]
     intact = {at: each for at, each in ledger.items() if not any(loss.start <= at < loss.end for loss in lost)}
     assert served(store) == intact
@@ -108,7 +118,7 @@ def test_a_start_serves_all_that_is_intact(
     ledger[publish(store, TOPIC, b"later")] = intact[store.log.end - 64] = b"later"
     stores.stop(store)
     again = stores(tmp_path / "killed")
-    assert (again.log.findings, again.replayed_bytes) == ([], 0)
+    assert (commit_log(again).findings, again.replayed_bytes) == ([], 0)
     assert [*served(again).values()] == [*intact.values()]
     assert check_folder(tmp_path / "killed").verdict == CheckResult.INTACT
 
@@ -146,7 +156,7 @@ def test_sessions_in_the_lost_part_of_the_log_are_told_though_the_index_knew_som
     store.index.flush()
     subscribe(store, "other", ["plant/#"])
     behind = publish(store, TOPIC, b"3")
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     crash_copy(store.settings.data, tmp_path / "killed")
     zero(newest(tmp_path / "killed"), first + 72, behind - first - 72)
     again = stores(tmp_path / "killed")

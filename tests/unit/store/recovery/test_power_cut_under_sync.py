@@ -17,7 +17,7 @@ from store.mending.foresight import foresee
 from store.recovery.running import RUNNING, boot_id
 from tests.support.injuries import zero
 from tests.support.kills import Killed, kill_at
-from tests.support.stores import Stores, crash_copy, fill, publish, read_all, small, subscribe
+from tests.support.stores import Stores, commit_log, crash_copy, fill, publish, read_all, small, subscribe
 
 NEVER_MS = 1_000_000
 OTHER_BOOT = "another-boot"
@@ -36,7 +36,7 @@ def numbers(store: MessageStore) -> list[int]:
 
 def ends_at(store: MessageStore) -> int:
     """Where the log ends; a new segment may begin there."""
-    active = store.log.segments[-1]
+    active = commit_log(store).segments[-1]
     return active.base if store.log.end == active.first else store.log.end
 
 
@@ -45,9 +45,9 @@ def with_a_hole(stores: Stores, to: Path, running: str, segments_behind: int = 0
     store = stores()
     subscribe(store, "archive", ["#"])
     places = [publish(store, "t", b"%d" % number + bytes(600)) for number in range(10)]
-    store.log.flusher.flush_now()
+    commit_log(store).flusher.flush_now()
     if segments_behind:  # nothing more is confirmed
-        store.log.flusher.rolled = lambda *_: None  # type: ignore[method-assign]
+        commit_log(store).flusher.rolled = lambda *_: None  # type: ignore[method-assign]
     places += [publish(store, "t", b"%d" % number + bytes(600)) for number in range(10, 20)]
     fill(store, segments_behind)
     crash_copy(store.settings.data, to)
@@ -69,7 +69,7 @@ def test_what_stands_behind_the_hole(
     foreseen = foresee(tmp_path / "cut" / "log").findings
     shown = inspect_folder(tmp_path / "cut")
     store = stores(tmp_path / "cut", flush="sync")
-    assert sorted(map(repr, store.log.findings)) == sorted(map(repr, foreseen))
+    assert sorted(map(repr, commit_log(store).findings)) == sorted(map(repr, foreseen))
     assert {finding.kind for finding in foreseen} == {kind}
     assert len(foreseen) == 1 + segments_behind
     assert numbers(store) == [*range(13)]
@@ -85,7 +85,7 @@ def test_what_stands_behind_the_hole(
     publish(store, "t", b"13")
     stores.stop(store)
     again = stores(tmp_path / "cut")
-    assert (numbers(again), again.log.findings) == ([*range(14)], [])
+    assert (numbers(again), commit_log(again).findings) == ([*range(14)], [])
 
 
 def test_damage_in_front_of_the_confirmed_end_is_a_loss_all_the_same(stores: Stores, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_damage_in_front_of_the_confirmed_end_is_a_loss_all_the_same(stores: Sto
     zero(segment, 2048, 512)
     foreseen = foresee(tmp_path / "cut" / "log").findings
     store = stores(tmp_path / "cut")
-    assert sorted(map(repr, store.log.findings)) == sorted(map(repr, foreseen))
+    assert sorted(map(repr, commit_log(store).findings)) == sorted(map(repr, foreseen))
     assert sorted(finding.kind for finding in foreseen) == ["damaged", "torn", "torn"]
     lost = {*range(13)} - {*numbers(store)}
     assert 0 < len(lost) < 3
@@ -114,7 +114,7 @@ def test_a_kill_at_every_step_of_the_start(stores: Stores, tmp_path: Path, monke
             log.close()
         store = stores(copy)
         assert numbers(store) == [*range(13)], step
-        assert {finding.kind for finding in store.log.quarantine.findings()} == {"torn"}, step
+        assert {finding.kind for finding in commit_log(store).quarantine.findings()} == {"torn"}, step
         assert ends_at(store) == hole, step
         stores.stop(store)
         shutil.rmtree(copy)
