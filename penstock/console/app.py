@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import ASGIApp
 
 from penstock.console.access.gate import Gate, HostNames
@@ -25,13 +25,14 @@ from penstock.console.api import (
     topics,
 )
 from penstock.console.api.document import operation_id, shape_document
+from penstock.console.api.parameters import known_parameters_alone
 from penstock.console.api.problems import ProblemDetails, answer_problems
 from store.version import VERSION
 
 ABOUT = (
     "Publish messages, read the history of any topic, and look after clients, groups and the server. Users, passwords, "
     "tokens and permissions are those of MQTT clients: Basic or Bearer. Errors are problem details (RFC 9457) with a "
-    "`remedy`."
+    "`remedy`. A query parameter that an operation does not have is refused (422)."
 )
 PAGES = "penstock.console.pages"
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -54,7 +55,7 @@ def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
     app.state.console = state
     shape_document(app)
     answer_problems(app, state.refused)
-    api = APIRouter(prefix="/api/v1")
+    api = APIRouter(prefix="/api/v1", dependencies=[Depends(known_parameters_alone)])
     for part in (publishing, messages, topics, clients, groups, dead_letters, pending, server, session, health):
         api.include_router(part.router)
     app.router.routes.append(publishing.hot_route())

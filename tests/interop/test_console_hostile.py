@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -71,6 +72,22 @@ def test_wrong_parameters(site: Site, path: str, kind: str) -> None:
     answer = site.client.ask("GET", path)
     assert 400 <= answer.status < 500, answer
     assert answer.kind == kind
+
+
+def test_each_operation_refuses_query_parameters_that_it_does_not_have(site: Site) -> None:
+    """An older server, or a slip of the pen, would answer with something else than what was asked for."""
+    document = site.client.ask("GET", "/api/openapi.json").json
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+            asked = re.sub(r"{[^}]+}", "1", path) + "?limti=5&" + "&".join(f"{name}=1" for name in known)
+            answer = site.client.ask(method.upper(), asked, {"topic": "unsent"} if "requestBody" in operation else None)
+            assert (answer.status, answer.kind) == (422, "unknown-parameter"), (method, path)
+            assert "'limti'" in answer.json["detail"]
+            assert all(name in answer.json["detail"] for name in known)
+    many = "&".join(f"a{number}{'x' * 200}=1" for number in range(60))
+    assert len(site.client.get(f"/messages?filter=a&{many}").body) < 2_000
+    assert site.client.get("/messages", filter="unsent").json["messages"] == []
 
 
 def test_a_cursor_belongs_to_one_query(site: Site) -> None:
