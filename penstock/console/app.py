@@ -53,7 +53,7 @@ def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
         generate_unique_id_function=operation_id,
     )
     app.state.console = state
-    shape_document(app)
+    shape_document(app, state.settings.max_page)
     answer_problems(app, state.refused)
     api = APIRouter(prefix="/api/v1", dependencies=[Depends(known_parameters_alone)])
     for part in (publishing, messages, topics, clients, groups, dead_letters, pending, server, session, health):

@@ -90,6 +90,28 @@ def test_each_operation_refuses_query_parameters_that_it_does_not_have(site: Sit
     assert site.client.get("/messages", filter="unsent").json["messages"] == []
 
 
+def test_limit_means_the_same_in_each_operation_that_has_pages(site: Site) -> None:
+    document = site.client.ask("GET", "/api/openapi.json").json
+    paths = {}
+    for path, methods in document["paths"].items():
+        for each in methods.get("get", {}).get("parameters", ()):
+            if each["name"] == "limit":
+                paths[path.removeprefix("/api/v1").replace("{group}", "g")] = each
+    assert set(paths) == {"/messages", "/topics", "/delayed", "/retained", "/bans", "/groups/g/dead-letters"}
+    for path, limit in paths.items():
+        if path == "/messages":  # NDJSON has no upper bound
+            assert limit["schema"] == {"type": "integer", "minimum": 1}
+            assert "50 at most" in limit["description"]
+        else:
+            assert limit["schema"] == {"type": "integer", "minimum": 1, "maximum": 50, "default": 50}
+        query = {"filter": "a"} if path in ("/messages", "/retained") else {}
+        for wrong in (0, 51, "x", ""):
+            assert site.client.get(path, **query, limit=wrong).kind == "bad-parameter"
+        assert site.client.get(path, **query, limit=50).status in (200, 503)  # no operator's token
+    assert site.client.get("/topics", last="true", limit=50).status == 200
+    assert "integer from 1 to 50 (default: 50)" in site.client.ask("GET", "/api/docs").body.decode()
+
+
 def test_a_cursor_belongs_to_one_query(site: Site) -> None:
     site.publish("cursor", "1", "2")
     cursor = site.client.get("/messages", filter="cursor", limit=1).json["next"]

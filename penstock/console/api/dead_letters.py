@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,6 +13,7 @@ from penstock.console.access.admin import by
 from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of, console_of
 from penstock.console.api.messages import JSON, MessageModel
+from penstock.console.api.parameters import After, PageLimit
 from penstock.console.api.problems import bad_parameter
 from penstock.console.store.admin import operator_problems
 from penstock.console.store.dead_letters import (
@@ -37,7 +38,6 @@ MOST_OFFSET = 1 << 62
 router = APIRouter(tags=["groups"])
 Asking = Annotated[Caller, Depends(caller_of)]
 GroupNamed = Annotated[str, Path(min_length=1, max_length=255)]
-After = Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")]
 Offset = Annotated[int, Field(ge=0, lt=MOST_OFFSET)]
 
 
@@ -94,10 +94,10 @@ async def dead_letters(
     request: Request,
     caller: Asking,
     group: GroupNamed,
+    limit: PageLimit,
     after: After = None,
-    limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
 ) -> Response:
-    """Oldest first, of all groups of this name. A page may have fewer than `limit`, and still a next one."""
+    """Oldest first, of all groups of this name."""
     query = query_of("dead letters", group)
     at = parse_cursor(after, query).at if after is not None else 0
     place = caller.connection.place

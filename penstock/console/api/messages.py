@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of, console_of
+from penstock.console.api.parameters import checked_limit
 from penstock.console.api.problems import bad_parameter
 from penstock.console.api.streams import EVENTS, NDJSON, events, ndjson
 from penstock.console.store.connection import StoreConnection
@@ -23,7 +24,6 @@ from store.records.record_bytes import walk
 from store.wire import messages as wire
 
 JSON = "application/json"
-DEFAULT_PAGE = 100
 MOST_FILTER = 2_048  # characters: as %XX they fit into the 64 KiB of a URL
 
 router = APIRouter(tags=["messages"])
@@ -93,7 +93,8 @@ async def read(
     start: Start = None,
     stop: Stop = None,
     limit: Annotated[
-        int | None, Query(ge=1, description="Of a page 100 at first; of a stream as many as there are.")
+        int | None,
+        Query(ge=1, description="Messages of a page, which may have fewer; of NDJSON any number (default: all)."),
     ] = None,
     order: Annotated[Order | None, Query(description="asc: oldest first (default); desc: newest first.")] = None,
     key: Annotated[
@@ -118,10 +119,7 @@ async def read(
         begin, end = await pages.log_offset(span, span.start), await pages.log_offset(span, span.stop)
         reading = caller.connection.read(span.topic_filter, start=begin, stop=end, tag=tag)
         return ndjson(console_of(request), caller, reading, limit)
-    most = console_of(request).settings.max_page
-    limit = min(DEFAULT_PAGE, most) if limit is None else limit
-    if limit > most:
-        raise bad_parameter("limit", f"{limit} is more than {most}", "ask for several pages, or for NDJSON")
+    limit = checked_limit(request, limit)
     query = query_of("messages", topic_filter, start, stop, order, key, tag)
     goes_on = parse_cursor(cursor, query) if cursor is not None else None
     if key is not None:
