@@ -16,7 +16,7 @@ from penstock.console.errors import Problem
 
 DEFAULT_ROWS = 100
 MOST_NAMED = 5
-"""Of the parameters that an answer names as unknown."""
+"""Of what is unknown or not unique, in an answer."""
 
 
 async def known_parameters_alone(request: Request) -> None:
