@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from penstock.console.access.gate import Gate, HostNames
@@ -26,7 +27,7 @@ from penstock.console.api import (
 )
 from penstock.console.api.document import operation_id, shape_document
 from penstock.console.api.parameters import known_parameters_alone
-from penstock.console.api.problems import ProblemDetails, answer_problems
+from penstock.console.api.problems import PREFIX, ProblemDetails, answer_problems
 from store.version import VERSION
 
 ABOUT = (
@@ -35,6 +36,7 @@ ABOUT = (
     "`remedy`. A query parameter that an operation does not have is refused (422)."
 )
 PAGES = "penstock.console.pages"
+PARTS = (publishing, messages, topics, clients, groups, dead_letters, pending, server, session, health)
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {"model": ProblemDetails, "description": "A problem (application/problem+json)."}
 }
@@ -54,9 +56,11 @@ def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
     )
     app.state.console = state
     shape_document(app, state.settings.max_page)
-    answer_problems(app, state.refused)
-    api = APIRouter(prefix="/api/v1", dependencies=[Depends(known_parameters_alone)])
-    for part in (publishing, messages, topics, clients, groups, dead_letters, pending, server, session, health):
+    answer_problems(
+        app, state.refused, [route for part in PARTS for route in part.router.routes if isinstance(route, Route)]
+    )
+    api = APIRouter(prefix=PREFIX, dependencies=[Depends(known_parameters_alone)])
+    for part in PARTS:
         api.include_router(part.router)
     app.router.routes.append(publishing.hot_route())
     app.include_router(api)

@@ -89,7 +89,12 @@ class LettersSettled(BaseModel):
     next: str | None = Field(description="With `all`: there are more; send it as `after`. null: that was all.")
 
 
-@router.get("/groups/{group}/dead-letters", summary="Dead letters that are open", response_model=DeadLettersModel)
+@router.get(
+    "/groups/{group}/dead-letters",
+    operation_id="list_dead_letters",
+    summary="Dead letters that are open",
+    response_model=DeadLettersModel,
+)
 async def dead_letters(
     request: Request,
     caller: Asking,
@@ -110,7 +115,8 @@ async def dead_letters(
 
 
 @router.get(
-    "/groups/{group}/dead-letters/{queue_offset}",
+    "/groups/{group}/dead-letters/{queue_offset:int}",
+    operation_id="get_dead_letter",
     summary="One dead letter that is open",
     response_model=DeadLetterModel,
 )
@@ -123,7 +129,11 @@ async def dead_letter(
     return Response(encoded(letter_shown(found, caller.connection.place)), media_type=JSON)
 
 
-@router.post("/groups/{group}/dead-letters/publish", summary="Publish dead letters again, to their first topics")
+@router.post(
+    "/groups/{group}/dead-letters/publish",
+    operation_id="publish_dead_letters",
+    summary="Publish dead letters again, to their first topics",
+)
 async def publish_letters(
     request: Request, caller: Asking, group: GroupNamed, wanted: LettersToSettle
 ) -> LettersSettled:
@@ -134,7 +144,7 @@ async def publish_letters(
     return await _settled(request, caller, group, True, wanted)
 
 
-@router.post("/groups/{group}/dead-letters/drop", summary="Drop dead letters")
+@router.post("/groups/{group}/dead-letters/drop", operation_id="drop_dead_letters", summary="Drop dead letters")
 async def drop_letters(request: Request, caller: Asking, group: GroupNamed, wanted: LettersToSettle) -> LettersSettled:
     """They are not open any more. The log keeps them as long as its retention says."""
     return await _settled(request, caller, group, False, wanted)

@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 
 from penstock.console.access.logins import COOKIE
 from penstock.console.access.problem_answer import MEDIA_TYPE
+from penstock.console.api.links import add_links
 from penstock.console.api.parameters import default_rows
 from penstock.console.store.publishing import MOST_MESSAGES, MessageToPublish
 
@@ -92,6 +93,7 @@ def _complete(document: dict[str, Any]) -> None:
         for operation in methods.values():
             is_open = operation["operationId"] in FOR_EVERYBODY
             operation["security"] = NO_USER if is_open else ANY_OF_THEM + NO_USER
+            add_links(operation)
             answers = operation["responses"]
             answers.pop("422", None)
             problem = answers["default"]["content"]
