@@ -103,6 +103,20 @@ def test_another_method_is_answered_with_those_of_the_path(site: Site, path: str
         assert site.client.get(path).status == 405
 
 
+@pytest.mark.parametrize(
+    ("accept", "parameters"),
+    [
+        ("text/event-stream", ("stop=now", "limit=1", "order=asc", "order=desc", "key=k", "cursor=AAAA")),
+        ("application/x-ndjson", ("order=desc", "key=k", "cursor=AAAA")),
+    ],
+)
+def test_a_stream_refuses_what_only_pages_have(site: Site, accept: str, parameters: tuple[str, ...]) -> None:
+    for each in parameters:
+        answer = site.client.ask("GET", f"/messages?filter=a&{each}", Accept=accept)
+        assert (answer.status, answer.kind) == (400, "bad-parameter"), each
+        assert answer.json["detail"].startswith(each.partition("=")[0])
+
+
 def test_limit_means_the_same_in_each_operation_that_has_pages(site: Site) -> None:
     document = site.client.ask("GET", "/api/openapi.json").json
     paths = {}

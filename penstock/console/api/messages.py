@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
@@ -110,11 +111,11 @@ async def read(
     """
     accept = request.headers.get("accept", "")
     if EVENTS in accept:
+        _refuse(request, ("stop", "limit", "order", "key", "cursor"), "a stream of events")
         return await _live(request, caller, HistorySpan(topic_filter, start or "now", tag=tag))
     span = HistorySpan(topic_filter, position_of(start, "start", "earliest"), position_of(stop, "stop", "now"), tag)
     if NDJSON in accept:
-        if order == "desc" or key is not None:
-            raise bad_parameter("order", "a stream is oldest first", "ask for pages (Accept: application/json)")
+        _refuse(request, ("order", "key", "cursor"), "a stream, which is oldest first,")
         pages = history_of(caller.connection)
         begin, end = await pages.log_offset(span, span.start), await pages.log_offset(span, span.stop)
         reading = caller.connection.read(span.topic_filter, start=begin, stop=end, tag=tag)
@@ -136,6 +137,13 @@ async def one(message_id: str, caller: Annotated[Caller, Depends(caller_of)]) ->
     message = await caller.connection.at(message_id)
     found: list[MessageFields] = [(message.record, message.queue_offset)]
     return Response(await made(lambda messages: encoded(messages[0]), found, caller.connection.place), media_type=JSON)
+
+
+def _refuse(request: Request, names: Sequence[str], what: str) -> None:
+    """Raises Problem if the query has one of these parameters: it would be ignored."""
+    given = [name for name in names if name in request.query_params]
+    if given:
+        raise bad_parameter(given[0], f"{what} does not have it", "ask for pages (Accept: application/json)")
 
 
 def position_of(text: str | None, name: str, default: str) -> str | int:
