@@ -6,7 +6,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from penstock.console.access.gate import Gate, HostNames
@@ -25,15 +26,17 @@ from penstock.console.api import (
     topics,
 )
 from penstock.console.api.document import operation_id, shape_document
-from penstock.console.api.problems import ProblemDetails, answer_problems
+from penstock.console.api.parameters import known_parameters_alone
+from penstock.console.api.problems import PREFIX, ProblemDetails, answer_problems
 from store.version import VERSION
 
 ABOUT = (
     "Publish messages, read the history of any topic, and look after clients, groups and the server. Users, passwords, "
     "tokens and permissions are those of MQTT clients: Basic or Bearer. Errors are problem details (RFC 9457) with a "
-    "`remedy`."
+    "`remedy`. A query parameter that an operation does not have is refused (422)."
 )
 PAGES = "penstock.console.pages"
+PARTS = (publishing, messages, topics, clients, groups, dead_letters, pending, server, session, health)
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {"model": ProblemDetails, "description": "A problem (application/problem+json)."}
 }
@@ -52,10 +55,12 @@ def console_app(state: ConsoleState, listen_host: str) -> ASGIApp:
         generate_unique_id_function=operation_id,
     )
     app.state.console = state
-    shape_document(app)
-    answer_problems(app, state.refused)
-    api = APIRouter(prefix="/api/v1")
-    for part in (publishing, messages, topics, clients, groups, dead_letters, pending, server, session, health):
+    shape_document(app, state.settings.max_page)
+    answer_problems(
+        app, state.refused, [route for part in PARTS for route in part.router.routes if isinstance(route, Route)]
+    )
+    api = APIRouter(prefix=PREFIX, dependencies=[Depends(known_parameters_alone)])
+    for part in PARTS:
         api.include_router(part.router)
     app.router.routes.append(publishing.hot_route())
     app.include_router(api)

@@ -333,3 +333,28 @@ def test_a_user_sees_what_he_may_subscribe_to(users: Site) -> None:
     assert reader.get("/topics/line/2").json["messages"] == 1
     (other,) = users.user("root").get("/messages", filter="other").json["messages"]
     assert reader.get(f"/messages/{other['message_id']}").kind == "not-permitted"
+
+
+def test_one_group_is_as_the_list_has_it(users: Site) -> None:
+    root, reader = users.user("root"), users.user("reader")
+    url = users.store.url.replace("tcp://", "penstock://")
+    with Client(url, user="root", password="s3c") as client:
+        for name, topic_filter in (("billing", "line/1"), ("several", "line/1"), ("several", "other")):
+            with client.subscribe(topic_filter, group=name, start="now"):
+                pass
+    (listed,) = root.get("/groups", name="billing").json["groups"]
+    assert root.get("/groups/billing").json == listed
+    assert root.get("/groups/billing", filter="line/1").json == listed == reader.get("/groups/billing").json
+    assert root.post("/groups/billing/pause?filter=line/1").status == 200
+    assert root.get("/groups/billing").json["paused"]
+    refused = root.get("/groups/several")
+    assert (refused.status, refused.kind) == (422, "several-groups")
+    assert "'line/1'" in refused.json["detail"]
+    assert "'other'" in refused.json["detail"]
+    for filter_ in ("line/1", "other"):
+        assert root.get("/groups/several", filter=filter_).json["topic_filter"] == filter_
+    assert reader.get("/groups/several").json["topic_filter"] == "line/1"  # it sees no other one
+    for query in ({"filter": "other"}, {"filter": "line/2"}):
+        assert reader.get("/groups/several", **query).kind == "not-found"
+    missing = root.get("/groups/nobody")
+    assert (missing.status, missing.kind) == (404, "not-found")

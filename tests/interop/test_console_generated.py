@@ -119,6 +119,18 @@ def test_a_typescript_client_publishes_and_reads(site: Site, document: Any, tmp_
     }
 
 
+def test_links_name_operations_and_their_parameters(document: Any) -> None:
+    found = {each["operationId"]: each for methods in document["paths"].values() for each in methods.values()}
+    linked = 0
+    for operation in found.values():
+        for answer in operation["responses"].values():
+            for link in answer.get("links", {}).values():
+                names = {each["name"] for each in found[link["operationId"]]["parameters"]}
+                assert set(link["parameters"]) <= names, link
+                linked += 1
+    assert linked > 20
+
+
 def test_each_operation_has_a_plain_name_of_its_own_and_says_who_may_ask(document: Any) -> None:
     found = [operation for methods in document["paths"].values() for operation in methods.values()]
     names = [operation["operationId"] for operation in found]

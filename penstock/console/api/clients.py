@@ -13,6 +13,7 @@ from starlette.responses import Response
 from penstock.console.access.admin import by
 from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of, console_of
+from penstock.console.api.parameters import After, PageLimit
 from penstock.console.api.problems import bad_parameter
 from penstock.console.errors import Problem
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
@@ -82,7 +83,6 @@ class NewBan(BaseModel):
 
 
 Asking = Annotated[Caller, Depends(caller_of)]
-After = Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")]
 
 
 @router.get("/clients", operation_id="list_clients", summary="Clients and sessions")
@@ -138,9 +138,7 @@ async def end_session(request: Request, caller: Asking, client_id: str) -> Respo
 
 
 @router.get("/bans", operation_id="list_bans", summary="Bans in force, oldest first", tags=["bans"])
-async def bans(
-    request: Request, caller: Asking, after: After = None, limit: Annotated[int, Query(ge=1, le=1_000)] = 100
-) -> BansModel:
+async def bans(request: Request, caller: Asking, limit: PageLimit, after: After = None) -> BansModel:
     query = query_of("bans")
     at = parse_cursor(after, query).at if after is not None else 0
     found = await console_of(request).admin.ask(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,6 +13,7 @@ from penstock.console.access.admin import by
 from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of, console_of
 from penstock.console.api.messages import JSON, MessageModel
+from penstock.console.api.parameters import After, PageLimit
 from penstock.console.api.problems import bad_parameter
 from penstock.console.store.admin import operator_problems
 from penstock.console.store.dead_letters import (
@@ -37,7 +38,6 @@ MOST_OFFSET = 1 << 62
 router = APIRouter(tags=["groups"])
 Asking = Annotated[Caller, Depends(caller_of)]
 GroupNamed = Annotated[str, Path(min_length=1, max_length=255)]
-After = Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")]
 Offset = Annotated[int, Field(ge=0, lt=MOST_OFFSET)]
 
 
@@ -89,15 +89,20 @@ class LettersSettled(BaseModel):
     next: str | None = Field(description="With `all`: there are more; send it as `after`. null: that was all.")
 
 
-@router.get("/groups/{group}/dead-letters", summary="Dead letters that are open", response_model=DeadLettersModel)
+@router.get(
+    "/groups/{group}/dead-letters",
+    operation_id="list_dead_letters",
+    summary="Dead letters that are open",
+    response_model=DeadLettersModel,
+)
 async def dead_letters(
     request: Request,
     caller: Asking,
     group: GroupNamed,
+    limit: PageLimit,
     after: After = None,
-    limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
 ) -> Response:
-    """Oldest first, of all groups of this name. A page may have fewer than `limit`, and still a next one."""
+    """Oldest first, of all groups of this name."""
     query = query_of("dead letters", group)
     at = parse_cursor(after, query).at if after is not None else 0
     place = caller.connection.place
@@ -110,7 +115,8 @@ async def dead_letters(
 
 
 @router.get(
-    "/groups/{group}/dead-letters/{queue_offset}",
+    "/groups/{group}/dead-letters/{queue_offset:int}",
+    operation_id="get_dead_letter",
     summary="One dead letter that is open",
     response_model=DeadLetterModel,
 )
@@ -123,7 +129,11 @@ async def dead_letter(
     return Response(encoded(letter_shown(found, caller.connection.place)), media_type=JSON)
 
 
-@router.post("/groups/{group}/dead-letters/publish", summary="Publish dead letters again, to their first topics")
+@router.post(
+    "/groups/{group}/dead-letters/publish",
+    operation_id="publish_dead_letters",
+    summary="Publish dead letters again, to their first topics",
+)
 async def publish_letters(
     request: Request, caller: Asking, group: GroupNamed, wanted: LettersToSettle
 ) -> LettersSettled:
@@ -134,7 +144,7 @@ async def publish_letters(
     return await _settled(request, caller, group, True, wanted)
 
 
-@router.post("/groups/{group}/dead-letters/drop", summary="Drop dead letters")
+@router.post("/groups/{group}/dead-letters/drop", operation_id="drop_dead_letters", summary="Drop dead letters")
 async def drop_letters(request: Request, caller: Asking, group: GroupNamed, wanted: LettersToSettle) -> LettersSettled:
     """They are not open any more. The log keeps them as long as its retention says."""
     return await _settled(request, caller, group, False, wanted)

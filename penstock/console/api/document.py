@@ -12,9 +12,11 @@ from fastapi.routing import APIRoute
 
 from penstock.console.access.logins import COOKIE
 from penstock.console.access.problem_answer import MEDIA_TYPE
+from penstock.console.api.links import add_links
+from penstock.console.api.parameters import default_rows
 from penstock.console.store.publishing import MOST_MESSAGES, MessageToPublish
 
-JSON = "application/json"
+JSON, NDJSON = "application/json", "application/x-ndjson"
 SCHEMAS = "#/components/schemas/"
 SECURITY_SCHEMES = {
     "basic": {"type": "http", "scheme": "basic", "description": "User name and password of an MQTT client."},
@@ -61,13 +63,17 @@ def operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def shape_document(app: FastAPI) -> None:
-    """Have the app's document say what FastAPI does not know of, and nothing of FastAPI's own."""
+def shape_document(app: FastAPI, most_rows: int) -> None:
+    """Have the app's document say what FastAPI does not know of, and nothing of FastAPI's own.
+
+    `most_rows`: of a page.
+    """
     made = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             _complete(made())
+            _state_limits(made(), most_rows)
         return made()
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -87,11 +93,27 @@ def _complete(document: dict[str, Any]) -> None:
         for operation in methods.values():
             is_open = operation["operationId"] in FOR_EVERYBODY
             operation["security"] = NO_USER if is_open else ANY_OF_THEM + NO_USER
+            add_links(operation)
             answers = operation["responses"]
             answers.pop("422", None)
             problem = answers["default"]["content"]
             if JSON in problem:
                 problem[MEDIA_TYPE] = problem.pop(JSON)
+
+
+def _state_limits(document: dict[str, Any], most_rows: int) -> None:
+    """The bounds of each `limit`, as this console's settings have them. That of a stream has no upper one."""
+    default = default_rows(most_rows)
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            for each in operation.get("parameters", ()):
+                if each["name"] != "limit":
+                    continue
+                each["schema"] = {"type": "integer", "minimum": 1}
+                if NDJSON in operation["responses"]["200"]["content"]:
+                    each["description"] += f" Of a page {default} at first, {most_rows} at most."
+                else:
+                    each["schema"] |= {"maximum": most_rows, "default": default}
 
 
 def _message_to_publish() -> dict[str, Any]:

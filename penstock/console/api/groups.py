@@ -11,6 +11,8 @@ from pydantic import BaseModel, Field
 from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of
 from penstock.console.api.clients import no_such
+from penstock.console.api.parameters import MOST_NAMED
+from penstock.console.errors import Problem
 from penstock.console.store.connection import StoreConnection
 from penstock.console.store.groups import (
     GroupKey,
@@ -87,6 +89,29 @@ async def groups(
     return GroupsModel(groups=[_model(connection, each, paused) for each in found])
 
 
+@router.get("/groups/{group}", operation_id="get_group", summary="One consumer group")
+async def one(
+    caller: Asking,
+    group: GroupNamed,
+    topic_filter: Annotated[
+        str | None,
+        Query(
+            alias="filter",
+            min_length=1,
+            max_length=2_048,
+            description="Its filter, where several groups have this name.",
+        ),
+    ] = None,
+) -> GroupModel:
+    """As the list has it; 404: there is none whose messages the user may subscribe to. 422: it is one of several."""
+    connection = caller.connection
+    if topic_filter is not None:
+        found = await _the_one(connection, group, topic_filter)
+    else:
+        found = await _of_this_name(connection, group)
+    return _model(connection, found, await paused_groups(connection, group))
+
+
 @router.post("/groups/{group}/move", operation_id="move_group", summary="Have a group go on elsewhere")
 async def move(caller: Asking, group: GroupNamed, topic_filter: FilterOf, wanted: GroupMove) -> GroupMoved:
     """Its consumers lose the messages that they hold. With `dry_run` it moves nothing, and says what a move would skip
@@ -141,6 +166,18 @@ async def _the_one(connection: StoreConnection, group: str, topic_filter: str) -
     if found is None:
         raise no_such(f"group over {topic_filter[:200]!r} called", group)
     return found
+
+
+async def _of_this_name(connection: StoreConnection, name: str) -> of_group.GroupInfo:
+    """Raises Problem if there is none, or several."""
+    found = await listed_groups(connection, name)
+    if not found:
+        raise no_such("group called", name)
+    if len(found) > 1:
+        filters = [connection.names.plain_topic(each.topic_filter)[:200] for each in found[:MOST_NAMED]]
+        detail = f"{len(found)} groups are called {name!r}; filters of theirs: {', '.join(map(repr, filters))}"
+        raise Problem(422, "several-groups", detail, "give the filter of one of them")
+    return found[0]
 
 
 def _model(connection: StoreConnection, found: of_group.GroupInfo, paused: set[GroupKey]) -> GroupModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
@@ -11,6 +12,7 @@ from starlette.responses import Response
 
 from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of, console_of
+from penstock.console.api.parameters import checked_limit
 from penstock.console.api.problems import bad_parameter
 from penstock.console.api.streams import EVENTS, NDJSON, events, ndjson
 from penstock.console.store.connection import StoreConnection
@@ -23,7 +25,6 @@ from store.records.record_bytes import walk
 from store.wire import messages as wire
 
 JSON = "application/json"
-DEFAULT_PAGE = 100
 MOST_FILTER = 2_048  # characters: as %XX they fit into the 64 KiB of a URL
 
 router = APIRouter(tags=["messages"])
@@ -93,7 +94,8 @@ async def read(
     start: Start = None,
     stop: Stop = None,
     limit: Annotated[
-        int | None, Query(ge=1, description="Of a page 100 at first; of a stream as many as there are.")
+        int | None,
+        Query(ge=1, description="Messages of a page, which may have fewer; of NDJSON any number (default: all)."),
     ] = None,
     order: Annotated[Order | None, Query(description="asc: oldest first (default); desc: newest first.")] = None,
     key: Annotated[
@@ -109,19 +111,16 @@ async def read(
     """
     accept = request.headers.get("accept", "")
     if EVENTS in accept:
+        _refuse(request, ("stop", "limit", "order", "key", "cursor"), "a stream of events")
         return await _live(request, caller, HistorySpan(topic_filter, start or "now", tag=tag))
     span = HistorySpan(topic_filter, position_of(start, "start", "earliest"), position_of(stop, "stop", "now"), tag)
     if NDJSON in accept:
-        if order == "desc" or key is not None:
-            raise bad_parameter("order", "a stream is oldest first", "ask for pages (Accept: application/json)")
+        _refuse(request, ("order", "key", "cursor"), "a stream, which is oldest first,")
         pages = history_of(caller.connection)
         begin, end = await pages.log_offset(span, span.start), await pages.log_offset(span, span.stop)
         reading = caller.connection.read(span.topic_filter, start=begin, stop=end, tag=tag)
         return ndjson(console_of(request), caller, reading, limit)
-    most = console_of(request).settings.max_page
-    limit = min(DEFAULT_PAGE, most) if limit is None else limit
-    if limit > most:
-        raise bad_parameter("limit", f"{limit} is more than {most}", "ask for several pages, or for NDJSON")
+    limit = checked_limit(request, limit)
     query = query_of("messages", topic_filter, start, stop, order, key, tag)
     goes_on = parse_cursor(cursor, query) if cursor is not None else None
     if key is not None:
@@ -138,6 +137,13 @@ async def one(message_id: str, caller: Annotated[Caller, Depends(caller_of)]) ->
     message = await caller.connection.at(message_id)
     found: list[MessageFields] = [(message.record, message.queue_offset)]
     return Response(await made(lambda messages: encoded(messages[0]), found, caller.connection.place), media_type=JSON)
+
+
+def _refuse(request: Request, names: Sequence[str], what: str) -> None:
+    """Raises Problem if the query has one of these parameters: it would be ignored."""
+    given = [name for name in names if name in request.query_params]
+    if given:
+        raise bad_parameter(given[0], f"{what} does not have it", "ask for pages (Accept: application/json)")
 
 
 def position_of(text: str | None, name: str, default: str) -> str | int:

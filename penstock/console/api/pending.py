@@ -13,6 +13,7 @@ from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of
 from penstock.console.api.clients import no_such
 from penstock.console.api.messages import JSON, Filter, PageModel
+from penstock.console.api.parameters import After, PageLimit
 from penstock.console.api.topics import check_topic
 from penstock.console.store.connection import StoreConnection
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
@@ -23,13 +24,11 @@ from penstock.sdk.filters import matches_any
 from penstock.sdk.message import TOPIC
 from store.wire import messages as wire
 
-MOST_ROWS = 500
 AT_A_TIME = 8
 """Retained messages that are read at a time."""
 
 router = APIRouter()
 Asking = Annotated[Caller, Depends(caller_of)]
-After = Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")]
 
 
 class DelayedModel(BaseModel):
@@ -54,11 +53,11 @@ class DelayedPage(BaseModel):
 )
 async def delayed(
     caller: Asking,
+    limit: PageLimit,
     topic_filter: Annotated[str, Query(alias="filter", max_length=2_048)] = "#",
     after: After = None,
-    limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100,
 ) -> DelayedPage:
-    """Those of topics that the user may subscribe to. A page may have fewer than `limit`, and still a next one."""
+    """Those of topics that the user may subscribe to."""
     query = query_of("delayed", topic_filter)
     cursor = parse_cursor(after, query) if after is not None else PageCursor(query)
     connection = caller.connection
@@ -105,9 +104,7 @@ async def cancel(
 @router.get(
     "/retained", operation_id="list_retained", summary="Retained messages", response_model=PageModel, tags=["retained"]
 )
-async def retained(
-    caller: Asking, topic_filter: Filter, after: After = None, limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100
-) -> Response:
+async def retained(caller: Asking, topic_filter: Filter, limit: PageLimit, after: After = None) -> Response:
     """In the order of their topics."""
     connection = caller.connection
     query = query_of("retained", topic_filter)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterable
 from http import HTTPStatus
 from math import ceil
 
@@ -12,6 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from penstock.console.access.problem_answer import problem_answer
 from penstock.console.errors import Problem
@@ -30,6 +33,8 @@ from penstock.sdk.errors import (
 )
 from store.wire.messages import FailureCode
 
+PREFIX = "/api/v1"
+PARAMETER = re.compile("{[^}]+}")
 AGAIN = {"Retry-After": "1"}
 REMEDY_OF_STATUS = {
     404: "see /api/docs for the paths of the API",
@@ -87,8 +92,20 @@ def bad_parameter(name: str, detail: str, remedy: str = "see the parameters of t
     return Problem(400, "bad-parameter", f"{name}: {detail}", remedy)
 
 
-def answer_problems(app: FastAPI, refused: Counter[str]) -> None:
-    """Have the app answer errors as problem details; `refused` counts them by kind."""
+def allowed_methods(routes: Iterable[Route], path: str) -> str:
+    """All methods of a path, for the header Allow: those of the routes whose common path is most like it.
+
+    Starlette names those of one route alone. Empty: no route has this path.
+    """
+    matching = [route for route in routes if route.path_regex.match(path)]
+    if not matching:
+        return ""
+    nearest = max((route.path for route in matching), key=lambda each: len(PARAMETER.sub("", each)))
+    return ", ".join(sorted({name for route in matching if route.path == nearest for name in route.methods or ()}))
+
+
+def answer_problems(app: FastAPI, refused: Counter[str], routes: Iterable[Route]) -> None:
+    """Have the app answer errors as problem details; `refused` counts them by kind. `routes`: of the API."""
 
     def answered(problem: Problem) -> Response:
         refused[problem.kind] += 1
@@ -107,12 +124,16 @@ def answer_problems(app: FastAPI, refused: Counter[str]) -> None:
         where = ".".join(str(part) for part in first["loc"])
         return answered(bad_parameter(where, str(first["msg"])))
 
-    async def of_http(_: Request, error: Exception) -> Response:
+    async def of_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         status = HTTPStatus(error.status_code)
         kind = status.phrase.lower().replace(" ", "-")
         remedy = REMEDY_OF_STATUS.get(status, "see /api/docs")
-        return answered(Problem(status, kind, str(error.detail), remedy, error.headers or {}))
+        headers = dict(error.headers or {})
+        allowed = allowed_methods(routes, request.url.path.removeprefix(PREFIX))
+        if status == 405 and allowed:
+            headers["Allow"] = allowed
+        return answered(Problem(status, kind, str(error.detail), remedy, headers))
 
     async def of_fault(_: Request, error: Exception) -> Response:
         return answered(Problem(500, "fault", "the console failed", f"report it with the log: {type(error).__name__}"))

@@ -16,6 +16,7 @@ from penstock.console.access.callers import Caller
 from penstock.console.access.problem_answer import problem_answer
 from penstock.console.access.state import ConsoleState, caller_of, console_of
 from penstock.console.api.document import BODY_TO_PUBLISH
+from penstock.console.api.parameters import refuse_unknown
 from penstock.console.api.problems import ProblemDetails, problem_of
 from penstock.console.errors import Problem
 from penstock.console.store.publishing import (
@@ -85,6 +86,8 @@ async def publish(request: Request) -> Response:
 
     If some messages of a list are not stored, the status is 207, and their receipts are problems.
     """
+    if request.scope["query_string"]:
+        refuse_unknown(request, ())
     body = await request.body()
     return _answer(await _outcomes(console_of(request), await caller_of(request), request, body), body)
 

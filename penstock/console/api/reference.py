@@ -105,6 +105,8 @@ def kind_of(schema: dict[str, Any]) -> str:
 
     >>> kind_of({"anyOf": [{"type": "integer"}, {"type": "null"}]}), kind_of({"enum": ["asc", "desc"]})
     ('integer or null', 'asc | desc')
+    >>> kind_of({"type": "integer", "minimum": 1, "maximum": 1_000, "default": 100})
+    'integer from 1 to 1000 (default: 100)'
     """
     if "enum" in schema:
         return " | ".join(str(value) for value in schema["enum"])
@@ -116,6 +118,10 @@ def kind_of(schema: dict[str, Any]) -> str:
     if several:
         return " or ".join(kind_of(each) for each in several)
     kind = str(schema.get("type", "any"))
+    if "minimum" in schema and "maximum" in schema:
+        kind += f" from {schema['minimum']} to {schema['maximum']}"
+    if schema.get("default", "") not in ("", None, False):
+        kind += f" (default: {schema['default']})"
     items = schema.get("items")
     if kind == "array":
         return f"list of {kind_of(items)}" if isinstance(items, dict) else "list"

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of, console_of
 from penstock.console.api.clients import time_of
+from penstock.console.api.parameters import After
 from penstock.console.api.problems import bad_parameter
 from penstock.console.api.topics import check_topic
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
@@ -98,7 +99,7 @@ async def readers(
     request: Request,
     caller: Asking,
     topic: Annotated[str, Query(min_length=1, max_length=2_048)],
-    after: Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")] = None,
+    after: After = None,
 ) -> ReadersModel:
     """Sessions in the log whose filters match; a page has 10,000 at most, and 4 MiB of their names and filters."""
     check_topic(topic, "topic")

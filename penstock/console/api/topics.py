@@ -12,6 +12,7 @@ from starlette.responses import Response
 from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of, console_of
 from penstock.console.api.messages import JSON, MessageModel, Start, Stop, history_of, position_of
+from penstock.console.api.parameters import After, PageLimit
 from penstock.console.api.problems import bad_parameter
 from penstock.console.errors import Problem
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
@@ -49,13 +50,13 @@ class TopicsModel(BaseModel):
 async def topics(
     request: Request,
     caller: Annotated[Caller, Depends(caller_of)],
+    limit: PageLimit,
     prefix: Annotated[str, Query(max_length=2_048, description="Levels, with a / at the end; empty: all topics.")] = "",
     search: Annotated[
         str | None,
         Query(min_length=1, max_length=1_024, description="A part of the name; in lower case it matches any case."),
     ] = None,
-    after: Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")] = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    after: After = None,
     last: Annotated[
         bool, Query(description="With the last message of each topic; of 100 topics, and of 4 MiB, at most.")
     ] = False,
@@ -67,8 +68,8 @@ async def topics(
     if prefix and not prefix.endswith("/"):
         raise bad_parameter("prefix", f"{prefix[:100]!r} does not end with /", "give whole levels, such as line/7/")
     check_topic(prefix, "prefix")
-    if last and limit > MOST_WITH_LAST:
-        raise bad_parameter("limit", f"{limit} with last messages", f"ask for {MOST_WITH_LAST} at a time")
+    if last:
+        limit = min(limit, MOST_WITH_LAST)
     query = query_of("topics", prefix, search)
     behind = parse_cursor(after, query).after if after is not None else ""
     views, connection = console_of(request).topics, caller.connection

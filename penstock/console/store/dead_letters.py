@@ -22,6 +22,8 @@ AT_ONCE = 50
 STEP_LETTERS = 500
 STEP_S = 2.0
 """A step of settling all ends at the first of these."""
+MOST_LISTED = 1_000
+"""Letters that one DeadLetters may ask for."""
 MOST_LEFT = 100
 """Letters of a step that cannot be settled, before it ends."""
 
@@ -82,7 +84,7 @@ class HowToSettle(NamedTuple):
 
 async def open_letters(operator: OperatorConnection, group: str, after: int, limit: int) -> OpenLetters:
     """Those that are not settled, oldest first, from a queue_offset on. Raises an OperatorError."""
-    found = await operator.ask(DeadLetters(group, after, limit), DeadLettersFound)
+    found = await operator.ask(DeadLetters(group, after, min(limit, MOST_LISTED)), DeadLettersFound)
     large = {queue_offset: (log_offset, size_bytes) for queue_offset, log_offset, size_bytes in found.large}
     letters = []
     for queue_offset, data in found.letters:
