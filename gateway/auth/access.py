@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
@@ -12,6 +12,7 @@ from gateway.auth.client_ids import ANY_CLIENT_ID, ClientIds
 from gateway.auth.identity import Answer, Authenticator, Chain, Credentials, Identity
 from gateway.auth.passwords import PasswordTable
 from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide, name_groups, unwrapped
+from gateway.auth.placeholders import FilledLevels
 from gateway.auth.scram import ScramExchange
 from gateway.auth.settings import AuthSettings
 
@@ -180,6 +181,17 @@ class Access:
         username, client_id, namespace = question.username, question.client_id, question.namespace
         rules = identity.rules or ()
         return decide(rules, username, client_id, question.action, question.topic, namespace, None) is not None
+
+    def subscribable(self, identity: Identity) -> Iterator[str]:
+        """Topic filters of the rules that allow a user without a client identifier to subscribe. Whether a filter is
+        allowed as a whole is for decide(): another rule may come before.
+        """
+        username, namespace = identity.username, identity.namespace
+        names = FilledLevels(username, "")
+        for rule in (*(identity.rules or ()), *self._of_file(username, "", namespace)):
+            if rule.max_qos != REFUSED and Action.SUBSCRIBE in rule.actions and rule.is_for(username, "", namespace):
+                found = (pattern.filled(names, denies=False) for pattern in rule.topics)
+                yield from (each.text for each in found if each is not None)
 
     def _of_file(self, username: str, client_id: str, namespace: str) -> tuple[Rule, ...]:
         permissions = self._parts.permissions

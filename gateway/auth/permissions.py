@@ -149,6 +149,12 @@ class Filter:
         is_open = levels[-1] == "#"
         return cls(tuple(levels[:-1] if is_open else levels), is_open)
 
+    @property
+    def text(self) -> str:
+        """As it is written."""
+        levels = ["+" if level is None else level for level in self.levels]
+        return "/".join([*levels, "#"] if self.is_open else levels)
+
     def covers(self, other: Filter) -> bool:
         """Whether this filter matches every topic that the other matches."""
         if self._begins_otherwise(other) or _hides(self, other):

@@ -214,6 +214,6 @@ RIGHTS: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], Iterable[Pe
     # their answers leave out what the client may not see: show(), and _sees() of group_requests
     **dict.fromkeys((of_group.GroupList, of_group.PausedGroups, wire.ListDelayed), _none),
     # about what the user itself may do
-    **dict.fromkeys((of_rights.Rights, of_rights.Permitted), _none),
+    **dict.fromkeys((of_rights.Rights, of_rights.Permitted, of_rights.ReadableFilters), _none),
 }
 """What each kind of frame that a client may send needs. A kind that is not here is refused."""

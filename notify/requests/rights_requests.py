@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from notify.local.own_names import OwnNames
-from notify.requests.permissions import ADMIN, READ_LOG, WHOLE_LOG, plain_permission
+from notify.requests.permissions import ADMIN, READ_LOG, SUBSCRIBE, WHOLE_LOG, plain_permission
 from notify.requests.users import Permission, Permits
+from store.namespaces import SERVERS_LEVELS
 from store.wire import rights_messages as of_rights
 from store.wire.base import WireMessage
 from store.wire.messages import Failed, FailureCode
 
 ACTIONS = ("publish", "retain", "subscribe", "replay", READ_LOG.action, ADMIN.action)
 MOST_SHOWN = 64  # characters of an unknown action in an error
+MOST_LOOKED_AT = 1_000  # filters of a user's rules
+LOOKED_AT_ONCE = 50  # of them, in a step
+EVERYTHING = "#"
+NOT_STORED = SERVERS_LEVELS - {"$dead"}
+"""First levels of topics that have no history."""
 
 Done = Callable[[WireMessage], None]
-Question = of_rights.Rights | of_rights.Permitted
+Question = of_rights.Rights | of_rights.Permitted | of_rights.ReadableFilters
 
 
 class RightsRequests:
@@ -31,6 +38,8 @@ class RightsRequests:
         """Handle a request, a topic at a time. `done` gets the answer, once."""
         if isinstance(request, of_rights.Rights):
             return self._decide([ADMIN, *WHOLE_LOG], lambda found: done(self._rights(found)))
+        if isinstance(request, of_rights.ReadableFilters):
+            return self._find_readable(done)
         if request.action not in ACTIONS:
             text = f"{request.action[:MOST_SHOWN]!r} is no action; there are {', '.join(ACTIONS)}"
             done(Failed(FailureCode.BAD_REQUEST, text))
@@ -42,6 +51,36 @@ class RightsRequests:
         names = self._own.names
         is_admin, reads_log = found[0] and not names.name, all(found[1:]) and not names.name
         return of_rights.RightsTold(self._own.user(self._permits.name), self._own.namespace, is_admin, reads_log)
+
+    def _find_readable(self, done: Done) -> Iterator[None]:
+        """Filters of rules that no other rule narrows. A `#` needs no rule where the default allows it."""
+        if self._permits.known(Permission(SUBSCRIBE, EVERYTHING)):
+            done(of_rights.ReadableFiltersTold([self._own.names.topic(EVERYTHING)], True))
+            return
+        found: dict[str, None] = {EVERYTHING: None}  # another server may allow it
+        looked_at = -1
+        for looked_at, each in enumerate(islice(self._permits.filters(), MOST_LOOKED_AT)):
+            if self._may_be_told(each):
+                found[each] = None
+            if looked_at % LOOKED_AT_ONCE == 0:
+                yield
+        filters = sorted(found, key=lambda each: (each.count("/"), not each.endswith("#"), each))
+        are_all = looked_at + 1 < MOST_LOOKED_AT
+        wanted = [Permission(SUBSCRIBE, each) for each in filters]
+        yield from self._decide(wanted, lambda found: done(self._readable(filters, found, are_all)))
+
+    def _may_be_told(self, topic_filter: str) -> bool:
+        """Whether it is one of stored topics of this namespace, and not too long."""
+        if len(topic_filter) > of_rights.MOST_READABLE_CHARACTERS or topic_filter.split("/")[0] in NOT_STORED:
+            return False
+        return self._own.has_topic(self._own.names.topic(topic_filter))
+
+    def _readable(self, filters: list[str], permitted: list[bool], are_all: bool) -> of_rights.ReadableFiltersTold:
+        names, most = self._own.names, of_rights.MOST_READABLE
+        found = [names.topic(each) for each, is_permitted in zip(filters, permitted, strict=True) if is_permitted]
+        if found[:1] == [names.topic(EVERYTHING)]:
+            return of_rights.ReadableFiltersTold(found[:1], True)
+        return of_rights.ReadableFiltersTold(found[:most], are_all and len(found) <= most)
 
     def _plain(self, action: str, topic: str) -> Permission | None:
         """None: it is of another namespace."""

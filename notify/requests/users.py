@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -51,6 +51,9 @@ class User(Protocol):
     @property
     def asks_again_s(self) -> int:
         """Seconds for which the answers of another server count; 0: there is none."""
+
+    def filters(self) -> Iterator[str]:
+        """Topic filters that its rules allow it to subscribe to; other rules may refuse a part of each."""
 
     def decide(self, wanted: Permission) -> bool | None:
         """Whether it is allowed; None: call ask()."""
@@ -119,6 +122,10 @@ class Permits:
         if self.user is None or self.user.is_open:
             return True
         return self._decided(self.user, wanted) is True
+
+    def filters(self) -> Iterator[str]:
+        """As those of the user."""
+        return self.user.filters() if self.user is not None else iter(())
 
     def known(self, wanted: Permission) -> bool | None:
         """Whether it is allowed; None: call ask()."""

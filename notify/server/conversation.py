@@ -18,7 +18,7 @@ from notify.api import Told
 from notify.requests import client_requests, group_requests, log_requests, operator_requests, quota_requests, reads
 from notify.requests.locating import locate
 from notify.requests.permissions import narrowed, show, unstated, wanted_by, why_not
-from notify.requests.rights_requests import RightsRequests
+from notify.requests.rights_requests import Question, RightsRequests
 from notify.requests.users import Permits, User
 from notify.server import long_frames
 from notify.server.answers import cancelled, following, found
@@ -442,7 +442,7 @@ class Conversation:
         self._answers.add(request_id, self._known.store.mark, answer)
         self.wake()
 
-    def _tell_rights(self, frame: Frame, message: of_rights.Rights | of_rights.Permitted) -> Iterator[None]:
+    def _tell_rights(self, frame: Frame, message: Question) -> Iterator[None]:
         def waits() -> None:
             self.is_judged = True
 
@@ -497,8 +497,7 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
     wire.Get: Conversation._client_read,
     wire.GetDelayed: Conversation._client_read,
     wire.Find: Conversation._client_read,
-    of_rights.Rights: Conversation._tell_rights,
-    of_rights.Permitted: Conversation._tell_rights,
+    **dict.fromkeys((of_rights.Rights, of_rights.Permitted, of_rights.ReadableFilters), Conversation._tell_rights),
     Described: lambda self, _, message: self._known.descriptions.answered(message),
     BanMade: lambda self, _, message: self._operators.ban_made(message),
     LoginsEnded: lambda self, _, message: self._operators.logins_ended(message),

@@ -13,6 +13,8 @@ import typer
 from penstock.errors import PenstockError, UsageError
 
 MOST_PASSWORD_BYTES = 65_535
+NO_USERS = "# no users\n"
+"""Servers take an empty file for one that is still being written."""
 
 
 def passwd(
@@ -108,7 +110,7 @@ def replace_lines(file: Path, lines: Mapping[str, str | None]) -> None:
         user = existing.partition(":")[0]
         new.append(added.pop(user, None) if user in lines else existing)
     new += added.values()
-    _write(file, "".join(f"{each}\n" for each in new if each is not None))
+    _write(file, "".join(f"{each}\n" for each in new if each is not None) or NO_USERS)
 
 
 def _write(file: Path, text: str) -> None:

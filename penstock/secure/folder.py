@@ -6,6 +6,8 @@ revoked.pem                          its revocation list
 issued.txt                           SERIAL NAME of each client's certificate, for when it is revoked
 server.pem, server.key
 clients/NAME.pem, clients/NAME.key   of each device, and of the operator
+clients/operator.password            with which the operator logs in to the console
+passwords                            its hash
 tokens/gateway, client, operator     for the store's port, by role
 data/                                made by the server
 """
@@ -20,13 +22,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from gateway.auth.passwords import PasswordLine, hashed
 from penstock.errors import PenstockError, UsageError
 from penstock.secure.authority import Authority, Issued, hosts_of
-from penstock.secure.texts import OPERATOR, PERMISSIONS, SETTINGS, toml_text
+from penstock.secure.texts import OPERATOR, PASSWORDS, PERMISSIONS, SETTINGS, toml_text
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:]+")
 MOST_DEVICES = 100_000
+PASSWORD_BYTES = 18
+"""Of chance: 24 characters."""
 ROLES = ("gateway", "client", "operator")
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 
@@ -55,6 +60,7 @@ class SecureFolder:
         (self.path / "clients").mkdir(0o700)
         for name in (OPERATOR, *devices):
             self._issue(authority, name)
+        self._make_password(OPERATOR)
         (self.path / "tokens").mkdir(0o700)
         for role in ROLES:
             self._write(f"tokens/{role}", (secrets.token_urlsafe(32) + "\n").encode())
@@ -82,6 +88,11 @@ class SecureFolder:
         self._write("revoked.pem", authority.revocation_list(None, []))
         return authority
 
+    def _make_password(self, name: str) -> None:
+        password = secrets.token_urlsafe(PASSWORD_BYTES)
+        self._write(f"clients/{name}.password", f"{password}\n".encode())
+        self._write("passwords", f"{PASSWORDS}{PasswordLine(hashed(password)).text(name)}\n".encode())
+
     def _settings(self) -> str:
         files = {
             "data": "data",
@@ -90,6 +101,7 @@ class SecureFolder:
             "ca_certificate": "ca.pem",
             "crl": "revoked.pem",
             "permissions": "permissions.toml",
+            "passwords": "passwords",
             **{f"{role}_token": f"tokens/{role}" for role in ROLES},
         }
         return SETTINGS.format(**{name: toml_text(self.path / file) for name, file in files.items()})
@@ -120,14 +132,23 @@ class SecureFolder:
         return names
 
     def revoke(self, name: str) -> int:
-        """Revoke all certificates of a client. Returns their number."""
+        """Revoke all certificates of a client, and its password if it has one. Returns the number of certificates."""
         self._check_known(name)
         serials = [int(words[0], 16) for words in self._issued() if words[1:] == [name]]
         crl = self._authority().revocation_list(self._read("revoked.pem"), serials)
         self._write("revoked.pem", crl, replace=True)
-        for suffix in ("pem", "key"):
+        self._forget_password(name)
+        for suffix in ("pem", "key", "password"):
             (self.path / "clients" / f"{name}.{suffix}").unlink(missing_ok=True)
         return len(serials)
+
+    def _forget_password(self, name: str) -> None:
+        if not (self.path / "passwords").exists():  # an older version made the folder
+            return
+        lines = self._read("passwords").decode().splitlines(keepends=True)
+        kept = [line for line in lines if line.partition(":")[0] != name]
+        if kept != lines:
+            self._write("passwords", "".join(kept).encode(), replace=True)
 
     def _authority(self) -> Authority:
         certificate, key = self._read("ca.pem"), self._read("ca.key")

@@ -43,6 +43,14 @@ store_token_file = {gateway_token} # for `penstock gateway`, which presents it t
 client_certificates = true # the common name of a certificate is the user name of its device
 client_ids = "%u" # and its client identifier, so no device can open the session of another one
 permissions_file = {permissions}
+password_file = {passwords} # of the operator, for the console; devices need a certificate all the same
+
+# The console (HTTP API and pages) is on this machine only. For others, here by HTTPS:
+# [console]
+# listen = "0.0.0.0:8443"
+# hosts = ["mqtt.example.com"] # its name in the address bar, which the certificate has to have
+# tls_certificate = {server_certificate}
+# tls_key = {server_key}
 
 [quota]
 client_messages_per_s = 50
@@ -71,14 +79,16 @@ default = "deny"
 
 [[rule]]
 users = ["operator"]
-allow = ["publish", "retain", "subscribe", "admin"]
-topics = ["#", "$SYS/#"]
+allow = ["publish", "retain", "subscribe", "replay", "read_log", "admin"]
+topics = ["#", "$SYS/#", "$dead/#"]
 
 [[rule]] # each device below its own name, and nowhere else
 allow = ["publish", "retain", "subscribe"]
 topics = ["devices/%u/#"]
 max_qos = 1
 """
+
+PASSWORDS = "# Hashes of passwords; `penstock passwd` changes them.\n"
 
 
 def toml_text(path: Path) -> str:
@@ -106,6 +116,8 @@ def next_steps(folder: Path, host: str, device: str) -> str:
         "In a third one, publish as a device; its files are what a device needs, with ca.pem:",
         line("mosquitto_pub", *mosquitto, *files(device), "-q", "1", "-t", topic, "-m", "21.5"),
         line("penstock", "pub", topic, "-m", "21.5", "-q", "1", "--url", url, *files(device)),
+        f"Open the console, whose address the server prints, and log in as {OPERATOR} with this password:",
+        line("cat", folder / "clients" / f"{OPERATOR}.password"),
         "Later: another device, a new certificate before the old one ends in two years, the end of a device:",
         line("penstock", "init", "--secure", folder, "--add-device", "pump-7"),
         line("penstock", "init", "--secure", folder, "--renew", device),

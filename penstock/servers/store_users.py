@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from gateway.auth.access import Access, Question
 from gateway.auth.bans import Bans
@@ -208,6 +208,9 @@ class StoreUser:
     @property
     def asks_again_s(self) -> int:
         return self._users.access.asks_again_s
+
+    def filters(self) -> Iterator[str]:
+        return self._users.access.subscribable(self._identity)
 
     def decide(self, wanted: Permission) -> bool | None:
         if wanted.action not in ACTIONS:

@@ -7,6 +7,8 @@ from msgspec import Meta
 from store.wire.base import Name, TopicFilter, WireMessage
 
 MOST_TOPICS = 500  # of one Permitted
+MOST_READABLE = 100  # of one ReadableFiltersTold
+MOST_READABLE_CHARACTERS = 1_024  # of each of them
 
 
 class Rights(WireMessage, frozen=True):
@@ -37,3 +39,14 @@ class PermittedTold(WireMessage, frozen=True):
     """Of each topic or filter, in the order of the request. Those of another namespace are not permitted."""
 
     permitted: Annotated[list[bool], Meta(max_length=MOST_TOPICS)]
+
+
+class ReadableFilters(WireMessage, frozen=True):
+    """Which topic filters may I subscribe to, each as a whole?"""
+
+
+class ReadableFiltersTold(WireMessage, frozen=True):
+    """`filters`: `#` alone, or those that rules name, wider ones first. `are_all`: False: rules name more."""
+
+    filters: Annotated[list[TopicFilter], Meta(max_length=MOST_READABLE)]
+    are_all: bool

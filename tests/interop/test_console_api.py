@@ -326,8 +326,10 @@ def test_a_user_sees_what_he_may_subscribe_to(users: Site) -> None:
         for accept in ("application/json", "application/x-ndjson", "text/event-stream"):
             refused = reader.ask("GET", path, Accept=accept)
             assert (refused.status, refused.kind) == (403, "not-permitted"), (path, accept)
-    for path in ("/topics", "/topics?search=line", "/topics?prefix=line/", "/topics/other", "/topics/line/secret"):
+    for path in ("/topics?prefix=plant/", "/topics?search=plant&prefix=plant/", "/topics/other", "/topics/line/secret"):
         assert reader.ask("GET", path).kind == "not-permitted"
+    for path in ("/topics?search=i", "/topics?prefix=line/"):
+        assert [row["topic"] for row in reader.ask("GET", path).json["topics"]] == ["line/1", "line/2"]
     assert alice.get("/topics", prefix="line/").kind == "not-permitted"  # it has a topic that is denied
     assert [row["topic"] for row in alice.get("/topics", prefix="plant/").json["topics"]] == ["plant/1", "plant/2"]
     assert reader.get("/topics/line/2").json["messages"] == 1

@@ -252,17 +252,22 @@ def test_a_user_logs_in_sees_his_topics_only_and_logs_out(browsers: ConsoleBrows
     expect(page.locator("#said")).to_contain_text("Stored in secret/plan")
     page = logged_in(alice, "alice", "/topics?prefix=alice/")
     expect(page.locator("h1")).to_have_text("Topics")
-    refused = ["/topics", "/topics?search=plan", "/topic?name=secret/plan", "/clients", "/retained", "/talkers", "/log"]
+    refused = ["/topics?prefix=secret/", "/topic?name=secret/plan", "/clients", "/talkers", "/log"]
     for address in refused:
         page.goto(alice.url + address)
         expect(page.locator(".problem")).to_be_visible()
-        assert "plan" not in page.locator(".topics, .messages, tbody").all_text_contents()
+    for address in ("/", "/topics", "/topics?search=plan", "/retained", *refused):
+        page.goto(alice.url + address)
+        assert "plan" not in "".join(page.locator(".topics, .messages, tbody").all_text_contents())
+    page.goto(alice.url + "/")
+    page.get_by_role("link", name="alice/", exact=True).click()
+    expect(page.get_by_role("status").last).to_have_text("0 topics here and below")
     page.get_by_role("button", name="Log out").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
     page.goto(alice.url + "/topics?prefix=alice/")
     expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
     ops.check()
-    alice.check(refusals=len(refused))
+    alice.check(refusals=2 * len(refused))
 
 
 def test_a_wrong_password_and_a_change_without_its_token_are_refused(

@@ -20,7 +20,7 @@ from penstock.store_client import StoreClient
 from penstock.sync import Client
 from store.audit import host_of
 from store.errors import WireError
-from store.wire.handshake import VERSIONS
+from store.wire.handshake import LOGINS_VERSION, VERSIONS
 from store.wire.log_messages import LogRead, ReadLog
 from store.wire.messages import Role
 from store.wire.operator_messages import MOST_LOGINS, AddBan, LiftBan, LoginEnd, LoginsEnded, OperatorDone
@@ -174,9 +174,14 @@ def test_gateways_in_other_processes_count_in_the_same_table(start: Any, tmp_pat
 
 def test_a_gateway_may_tell_of_a_bounded_number_of_logins(start: Any) -> None:
     doors = start(auth__failure_window_s=6_000)
+    before = VERSIONS[: VERSIONS.index(LOGINS_VERSION)]
     teller, listener, older = (
         WirePeer(doors.store.url, name, token=TOKENS["gateway"], versions=versions)
-        for name, versions in (("teller", VERSIONS), ("listener", VERSIONS), ("older", VERSIONS[:-1]))
+        for name, versions in (
+            ("teller", VERSIONS),
+            ("listener", VERSIONS),
+            ("older", before),
+        )
     )
     with teller, listener, older:
         end = LoginEnd("127.0.0.1", "bob", "wrong")

@@ -160,6 +160,10 @@ def test_everything_is_for_its_owner(tmp_path: Path) -> None:
     assert {mode for path, mode in found.items() if path.is_dir()} == {0o700}
     assert {mode for path, mode in found.items() if path.is_file()} == {0o600}
     assert len({path.read_text() for path in (folder / "tokens").iterdir()}) == 3
+    password = (folder / "clients" / "operator.password").read_text().strip()
+    assert len(password) >= 22
+    assert password not in said
+    assert all(password not in path.read_text() for path in found if path.is_file() and path.suffix != ".password")
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -135,6 +135,17 @@ def test_a_reload_lets_in_and_throws_out(penstock_server: ServerFactory, passwor
     assert Device(server.port, "b").connect("bob", "bau").reason_code is ReasonCode.BAD_USER_NAME_OR_PASSWORD
 
 
+def test_a_reload_throws_the_last_user_out(penstock_server: ServerFactory, tmp_path: Path) -> None:
+    """A server that took the file for one that is still being written would go on with the user."""
+    passwords = tmp_path / "one user"
+    run(*penstock("passwd", str(passwords), "alice", "--stdin"), stdin=b"in wonderland\n")
+    server = penstock_server(settings={"auth.password_file": passwords})
+    alice = Device(server.port, "a")
+    alice.connect("alice", "in wonderland")
+    run(*penstock("passwd", str(passwords), "alice", "--delete"))
+    assert alice.closed_with() is ReasonCode.NOT_AUTHORIZED
+
+
 @pytest.mark.topologies("one process", "two gateways")
 def test_files_are_read_again_when_they_change(penstock_server: ServerFactory, tmp_path: Path, passwords: Path) -> None:
     rules = tmp_path / "rules.toml"

@@ -19,6 +19,7 @@ from tests.support.store_protocol_client import PeerClosed, WirePeer
 
 HOSTILE: tuple[tuple[Role, type[WireMessage], list[object]], ...] = (
     (Role.CLIENT, of_rights.Rights, [1]),
+    (Role.CLIENT, of_rights.ReadableFilters, [1]),
     (Role.CLIENT, of_rights.Permitted, ["publish"]),
     (Role.CLIENT, of_rights.Permitted, ["publish", "line/1"]),
     (Role.CLIENT, of_rights.Permitted, ["publish", [1]]),

@@ -87,6 +87,7 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_log.Topics("#", ""),
     of_rights.Rights(),
     of_rights.Permitted("publish", ["t"]),
+    of_rights.ReadableFilters(),
     of_operator.ShowServer(0),
     of_operator.TopicReaders("t", 0),
     of_operator.DeadLetters("g", 0, 1),
@@ -110,7 +111,7 @@ OF_CLIENTS = {
     "ReaderAt",
     "Topics",
 }
-OF_CLIENTS |= {"Rights", "Permitted"}
+OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters"}
 OF_OPERATORS = {"ShowServer", "TopicReaders", "DeadLetters", "SettleDeadLetter", "DescribeClient"}
 OF_THE_STORE: tuple[WireMessage, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),

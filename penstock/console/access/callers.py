@@ -67,13 +67,13 @@ class Callers:
         admitted = await self._admitted(request, credentials, login)
         return Caller(admitted, credentials, login, _address(request))
 
-    async def log_in(self, request: HTTPConnection, credentials: UserCredentials) -> tuple[Login, str]:
-        """Begin a login for a page; returns it and the name that the store found. Raises Problem."""
+    async def log_in(self, request: HTTPConnection, credentials: UserCredentials) -> tuple[Login, StoreConnection]:
+        """Begin a login for a page; returns it and its connection to the store. Raises Problem."""
         if credentials == OPEN:
             raise Problem(401, "not-admitted", "no user and no password", LOG_IN)
         await self._check_open(credentials)
         connection = await self._admitted(request, credentials, None)
-        return self.logins.begin(credentials, self._loop.time()), connection.user
+        return self.logins.begin(credentials, self._loop.time()), connection
 
     def _shown(self, request: HTTPConnection) -> tuple[UserCredentials, Login | None]:
         """The credentials of a request. Raises Problem."""

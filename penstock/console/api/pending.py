@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
@@ -15,17 +14,11 @@ from penstock.console.api.clients import no_such
 from penstock.console.api.messages import JSON, Filter, PageModel
 from penstock.console.api.parameters import After, PageLimit
 from penstock.console.api.topics import check_topic
-from penstock.console.store.connection import StoreConnection
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
-from penstock.console.views.messages import MessageFields, page_of, rfc3339
-from penstock.console.views.sizes import ANSWER_BYTES, shown_bytes
-from penstock.sdk.errors import NotFound, NotPermitted
+from penstock.console.views.messages import page_of, rfc3339
+from penstock.console.views.retained import RetainedPlace, retained_page
 from penstock.sdk.filters import matches_any
-from penstock.sdk.message import TOPIC
 from store.wire import messages as wire
-
-AT_A_TIME = 8
-"""Retained messages that are read at a time."""
 
 router = APIRouter()
 Asking = Annotated[Caller, Depends(caller_of)]
@@ -105,42 +98,17 @@ async def cancel(
     "/retained", operation_id="list_retained", summary="Retained messages", response_model=PageModel, tags=["retained"]
 )
 async def retained(caller: Asking, topic_filter: Filter, limit: PageLimit, after: After = None) -> Response:
-    """In the order of their topics."""
+    """In the order of their topics. `#` stands for all that the user may subscribe to: without permission for `#`
+    itself for those of one filter of its permissions after another (`readable` of GET /session). A page may have fewer
+    than `limit`, and still a next one.
+    """
     connection = caller.connection
     query = query_of("retained", topic_filter)
-    behind = parse_cursor(after, query).after if after is not None else ""
-    request = wire.Retained(connection.names.topic(topic_filter), behind, limit)
-    answer, _ = await connection.request(request, wire.RetainedFound)
-    found, following = await _read_retained(connection, [each[0] for each in answer.messages], answer.next)
-    goes_on = None if following is None else text_of(PageCursor(query, after=following))
-    return Response(await page_of(found, goes_on, connection.place), media_type=JSON)
-
-
-async def _read_retained(
-    connection: StoreConnection, log_offsets: list[int], following: str | None
-) -> tuple[list[MessageFields], str | None]:
-    """The messages there that an answer has room for, and the topic, as the log has it, behind which it goes on."""
-    found: list[MessageFields] = []
-    left_bytes = ANSWER_BYTES
-    for at in range(0, len(log_offsets), AT_A_TIME):
-        read = await asyncio.gather(*(_at(connection, each) for each in log_offsets[at : at + AT_A_TIME]))
-        for message in read:
-            if message is None:
-                continue
-            left_bytes -= shown_bytes(message[0])
-            if left_bytes < 0 and found:
-                return found, found[-1][0][TOPIC].decode()
-            found.append(message)
-    return found, following
-
-
-async def _at(connection: StoreConnection, log_offset: int) -> MessageFields | None:
-    """The message there, if it is still kept, and this user may read it."""
-    try:
-        message = await connection.get(connection.place.message_id(log_offset))
-    except (NotFound, NotPermitted):
-        return None
-    return message.record, message.queue_offset
+    cursor = parse_cursor(after, query) if after is not None else PageCursor(query)
+    found, following = await retained_page(connection, topic_filter, RetainedPlace(cursor.at, cursor.after), limit)
+    goes_on = None if following is None else text_of(PageCursor(query, following.filter_number, after=following.after))
+    fields = [(message.record, message.queue_offset) for message in found]
+    return Response(await page_of(fields, goes_on, connection.place), media_type=JSON)
 
 
 @router.delete(

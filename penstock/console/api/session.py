@@ -12,7 +12,9 @@ from starlette.responses import Response
 from penstock.console.access.callers import Caller
 from penstock.console.access.logins import COOKIE, Login
 from penstock.console.access.state import caller_of, console_of
+from penstock.console.store.connection import StoreConnection
 from penstock.console.store.connections import UserCredentials
+from penstock.console.views.readable import readable_of
 
 router = APIRouter(prefix="/session", tags=["session"])
 
@@ -27,19 +29,37 @@ class SessionAnswer(BaseModel):
     csrf_token: str = Field(
         description="To be sent with each change in the header X-CSRF-Token; empty without a cookie."
     )
+    readable: list[str] = Field(
+        description="Topic filters that the user may subscribe to, each as a whole: # alone, or 100 of its rules."
+    )
+    prefixes: list[str] = Field(
+        description="The whole levels with which the topics of these filters begin; an empty one: any topic may."
+    )
+    has_more_rules: bool = Field(description="Its rules name more filters than these.")
 
 
 @router.post("", operation_id="log_in", summary="Log in: sets a cookie", status_code=201)
 async def begin_session(request: Request, response: Response, wanted: LoginRequest) -> SessionAnswer:
     """The cookie names a login in the console; the password stays there. Changes need the CSRF token as well."""
-    login, user = await console_of(request).callers.log_in(request, UserCredentials(wanted.user, wanted.password))
+    login, connection = await console_of(request).callers.log_in(request, UserCredentials(wanted.user, wanted.password))
     set_cookie(request, response, login)
-    return SessionAnswer(user=user, csrf_token=login.csrf_token)
+    return await _answer(connection, login.csrf_token)
 
 
 @router.get("", operation_id="get_session", summary="Who is logged in")
 async def session(caller: Annotated[Caller, Depends(caller_of)]) -> SessionAnswer:
-    return SessionAnswer(user=caller.user, csrf_token=caller.csrf_token)
+    return await _answer(caller.connection, caller.csrf_token)
+
+
+async def _answer(connection: StoreConnection, csrf_token: str) -> SessionAnswer:
+    found = await readable_of(connection)
+    return SessionAnswer(
+        user=connection.user,
+        csrf_token=csrf_token,
+        readable=found.filters,
+        prefixes=found.prefixes,
+        has_more_rules=not found.are_all,
+    )
 
 
 @router.delete("", operation_id="log_out", summary="Log out", status_code=204, response_class=Response)

@@ -63,7 +63,8 @@ async def topics(
 ) -> Response:
     """Without `search`, the names of the level behind `prefix`. The store is asked for its topics every few seconds.
 
-    A user sees what he may subscribe to: without permission for all topics, ask with a `prefix` that is permitted.
+    A user sees what he may subscribe to: without permission for all topics with this `prefix`, those of them that a
+    filter of his permissions matches as a whole (`readable` of GET /session); 403 where there is no such filter.
     """
     if prefix and not prefix.endswith("/"):
         raise bad_parameter("prefix", f"{prefix[:100]!r} does not end with /", "give whole levels, such as line/7/")

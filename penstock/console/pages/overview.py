@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from penstock.console.access.admin import operator_for
 from penstock.console.errors import Problem
+from penstock.console.pages.own_overview import own_overview
 from penstock.console.pages.rendering import PageVisit, page, size
 from penstock.console.views.overview import DISK_FREE, GROUP_LAG, Figures, RateLook, troubles
 
@@ -19,8 +20,8 @@ async def overview_page(visit: PageVisit) -> Response:
     try:
         operator = await operator_for(visit.console, visit.caller)
     except Problem as problem:
-        if problem.kind in ("not-admin", "no-operator"):  # their first page is the topics
-            return RedirectResponse("/topics", 303)
+        if problem.kind in ("not-permitted", "no-operator") and not visit.is_part:
+            return await own_overview(visit)
         raise
     overview = visit.console.overview
     figures = await overview.figures(operator)

@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from penstock.console.api.topics import check_topic
 from penstock.console.pages.rendering import PageVisit, page
+from penstock.console.views.readable import EVERYTHING, readable_of
 
 BRANCHES = 100
 
@@ -23,6 +24,7 @@ async def topics_page(visit: PageVisit) -> Response:
         rows, known, following = await views.search(connection, text, prefix, after, BRANCHES)
     else:
         rows, known, following = await views.tree(connection, prefix, after, BRANCHES)
+    readable = await readable_of(connection) if not (prefix or after or visit.is_part) else None
     return visit.show(
         "topics_part.html" if visit.is_part else "topics.html",
         rows=rows,
@@ -32,6 +34,7 @@ async def topics_page(visit: PageVisit) -> Response:
         search=text,
         crumbs=crumbs(prefix),
         is_first=not after,
+        readable=readable if readable is not None and readable.filters != [EVERYTHING] else None,
     )
 
 

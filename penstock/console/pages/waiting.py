@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from starlette.responses import Response
 
 from penstock.console.errors import Problem
 from penstock.console.pages.rendering import PageVisit, page
 from penstock.console.pages.topic import row
-from penstock.console.views.sizes import ANSWER_BYTES
-from penstock.sdk.errors import NotFound
-from penstock.sdk.message import PAYLOAD, TOPIC, Message, Pending
+from penstock.console.views.readable import EVERYTHING
+from penstock.console.views.retained import RetainedPlace, retained_page
+from penstock.sdk.message import Pending
 from store.wire import messages as wire
 
 ROWS = 50
@@ -42,28 +40,18 @@ async def cancel(visit: PageVisit) -> Response:
 
 
 @page("/retained")
-async def retained_page(visit: PageVisit) -> Response:
+async def retained(visit: PageVisit) -> Response:
     connection = visit.caller.connection
-    topic_filter, after = visit.asked("filter") or "#", visit.asked("after")
-    in_log = connection.names.topic(after) if after else ""
-    found, _ = await connection.request(
-        wire.Retained(connection.names.topic(topic_filter), in_log, ROWS), wire.RetainedFound
+    topic_filter, after = visit.asked("filter") or EVERYTHING, visit.asked("after")
+    place = RetainedPlace(visit.number("part", 0), connection.names.topic(after) if after else "")
+    found, following = await retained_page(connection, topic_filter, place, ROWS)
+    return visit.show(
+        "retained.html",
+        rows=[row(message) for message in found],
+        part=None if following is None else following.filter_number,
+        after=connection.names.plain_topic(following.after) if following is not None else "",
+        topic_filter=topic_filter,
     )
-    rows: list[tuple[Message, str]] = []
-    left_bytes = ANSWER_BYTES
-    following = found.next
-    for log_offset, _, _ in islice(found.messages, ROWS):
-        try:
-            message = await connection.get(connection.place.message_id(log_offset))
-        except NotFound:  # replaced meanwhile, and not kept any more
-            continue
-        left_bytes -= len(message.record[PAYLOAD])
-        if left_bytes < 0 and rows:
-            following = rows[-1][0].record[TOPIC].decode()
-            break
-        rows.append(row(message))
-    goes_on = None if following is None else connection.names.plain_topic(following)
-    return visit.show("retained.html", rows=rows, after=goes_on, topic_filter=topic_filter)
 
 
 @page("/retained/remove", ["POST"])

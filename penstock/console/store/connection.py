@@ -17,7 +17,9 @@ from penstock.sdk.message_id import StorePlace, parse_message_id
 from penstock.sdk.outgoing import PublishLater
 from store.namespaces import Namespace
 from store.wire.base import WireMessage
+from store.wire.handshake import READABLE_VERSION
 from store.wire.messages import FailureCode, Welcome
+from store.wire.rights_messages import ReadableFilters, ReadableFiltersTold
 
 M = TypeVar("M", bound=WireMessage)
 
@@ -65,6 +67,18 @@ class StoreConnection(Client):
         (is_permitted,) = await self.permitted(action, [topic_filter])
         if not is_permitted:
             raise NotPermitted(FailureCode.NOT_PERMITTED, f"{action} {topic_filter}")
+
+    async def readable(self) -> tuple[list[str], bool]:
+        """The topic filters that this user may subscribe to, each as a whole, and whether there are no others.
+
+        Raises a ClientError.
+        """
+        welcome = self.welcome
+        if welcome is not None and welcome.version < READABLE_VERSION:
+            is_all = (await self.permitted("subscribe", ["#"]))[0]
+            return ["#"] if is_all else [], is_all
+        answer, _ = await self.request(ReadableFilters(), ReadableFiltersTold)
+        return [self.names.plain_topic(each) for each in answer.filters], answer.are_all
 
     @property
     def names(self) -> Namespace:

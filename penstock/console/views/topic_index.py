@@ -5,11 +5,12 @@ each, are searched in a few hundredths of a second, and counted by level without
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.console.store.connection import StoreConnection
 from penstock.console.views.history import NO_END
+from penstock.console.views.sizes import in_worker
 from penstock.sdk.errors import NotPermitted
 from penstock.sdk.message import TOPIC
 from store.records.record_bytes import walk
@@ -39,14 +40,36 @@ class Level(NamedTuple):
     topics_below: int
 
 
-class TopicIndex:
-    """The topics of one filter. search() and levels() see those of the last refresh."""
+class _FoundTopics:
+    """Topics that come one after another: mostly in their order, and each once."""
 
-    def __init__(self, topic_filter: str) -> None:
-        self.topic_filter = topic_filter
+    def __init__(self) -> None:
+        self._found = bytearray()
+        self._last = b""
+        self._is_sorted = True
+
+    def add(self, topics: Iterable[bytes]) -> None:
+        for topic in topics:
+            self._is_sorted = self._is_sorted and topic > self._last
+            self._last = topic
+            self._found += END + topic
+
+    def blob(self) -> bytes:
+        """All of them in their order, each once."""
+        found = bytes(self._found + END)
+        if self._is_sorted:
+            return found
+        topics = sorted(found[1:-1].split(END))  # filters one after another, so it has few pieces to join
+        return END + END.join(dict.fromkeys(topics)) + END
+
+
+class TopicIndex:
+    """The topics of some filters. search() and levels() see those of the last refresh."""
+
+    def __init__(self, *topic_filters: str) -> None:
+        self.topic_filters = topic_filters
         self.refreshed_s = float("-inf")
         """When the last refresh began, in seconds of the loop's clock."""
-        self.count = 0
         self._took_s = 0.0
         self._blob = END
         self._refreshing: asyncio.Task[None] | None = None
@@ -76,39 +99,32 @@ class TopicIndex:
             task.exception()  # who waits has it; the next one asks again
 
     async def _refresh(self, connection: StoreConnection, now_s: float) -> None:
-        found = bytearray()
-        last, after, is_sorted, count = b"", "", True, 0
-        known_until: int | None = None
-        names = connection.names
-        while True:
-            request = Topics(names.topic(self.topic_filter), after)
-            answer, _ = await connection.request(request, TopicsFound)
-            for topic in answer.topics:
-                name = names.plain_topic(topic).encode()
-                is_sorted = is_sorted and name > last
-                last = name
-                found += END + name
-            count += len(answer.topics)
-            after = answer.next
-            known_until = answer.known_until if known_until is None else known_until
-            if not after:
-                break
-        found += END
-        blob = bytes(found)
+        found = _FoundTopics()
+        starts = [await self._add_known(connection, each, found) for each in self.topic_filters]
+        self._blob = await in_worker(found.blob)
         del found
-        if not is_sorted:
-            topics = sorted(set(blob[1:-1].split(END)))
-            blob, count = END + END.join(topics) + END, len(topics)
-        self._blob, self.count = blob, count if blob != END else 0
-        await self._add_newest(connection, known_until or 0)
+        for topic_filter, start in zip(self.topic_filters, starts, strict=True):
+            await self._add_newest(connection, topic_filter, start)
         self._took_s = asyncio.get_running_loop().time() - now_s
         self.refreshed_s = now_s
 
-    async def _add_newest(self, connection: StoreConnection, start: int) -> None:
+    async def _add_known(self, connection: StoreConnection, topic_filter: str, found: _FoundTopics) -> int:
+        """Add what the store's index has. Returns the log_offset up to which it has all of it."""
+        after, names = "", connection.names
+        known_until: int | None = None
+        while True:
+            answer, _ = await connection.request(Topics(names.topic(topic_filter), after), TopicsFound)
+            found.add(names.plain_topic(topic).encode() for topic in answer.topics)
+            after = answer.next
+            known_until = answer.known_until if known_until is None else known_until
+            if not after:
+                return known_until
+
+    async def _add_newest(self, connection: StoreConnection, topic_filter: str, start: int) -> None:
         """Add topics whose first messages came so lately that the store's index does not have them yet, from a
         log_offset on. Of very many messages, the first TAIL_BYTES: the next refresh has the others.
         """
-        in_log, names = connection.names.topic(self.topic_filter), connection.names
+        in_log, names = connection.names.topic(topic_filter), connection.names
         topics: set[bytes] = set()
         read_bytes = 0
         while read_bytes < TAIL_BYTES:
@@ -134,9 +150,13 @@ class TopicIndex:
             done = at
         if topics:
             self._blob = b"".join((*parts, self._blob[done:]))
-            self.count += len(topics)
 
     # --- finding
+
+    def count(self, prefix: str = "") -> int:
+        """How many topics have this prefix."""
+        low, high = self._range(prefix.encode())
+        return self._blob.count(END, low, high)
 
     async def search(self, text: str, after: str, limit: int, prefix: str = "") -> list[str]:
         """Up to `limit` topics that contain a text, in their order, behind the topic `after`. A text in lower case is

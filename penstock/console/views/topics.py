@@ -11,12 +11,13 @@ from penstock.console.store.connection import StoreConnection
 from penstock.console.views.history import NO_END, HistoryPages, HistorySpan
 from penstock.console.views.messages import MessageFields, StoredMessage, shown
 from penstock.console.views.rates import Rates
+from penstock.console.views.readable import EVERYTHING, readable_below
 from penstock.console.views.sizes import ANSWER_BYTES, in_worker, shown_bytes
 from penstock.console.views.topic_index import TopicIndex
 from penstock.sdk.errors import ClientError
 from store.wire.log_messages import MOST_TOPICS, QueueOffsets, QueueOffsetsFound
 
-MOST_INDEXES = 8
+MOST_INDEXES = 64
 LAST_AT_A_TIME = 8
 """Last messages that are read at a time."""
 MOST_INDEX_BYTES = 96 << 20
@@ -49,21 +50,21 @@ class TopicViews:
     """Owner of the indexes of topics, shared by users of one namespace, and of the rates."""
 
     def __init__(self) -> None:
-        self._indexes: OrderedDict[tuple[str, str], TopicIndex] = OrderedDict()
+        self._indexes: OrderedDict[tuple[str, ...], TopicIndex] = OrderedDict()
         self.rates = Rates()
 
-    async def index(self, connection: StoreConnection, topic_filter: str) -> TopicIndex:
-        """The topics of a filter, if this user may subscribe to it. Raises a ClientError."""
-        place = (connection.names.name, topic_filter)
+    async def index(self, connection: StoreConnection, prefix: str = "") -> TopicIndex:
+        """The topics with a prefix, or those of them that this user may read by other filters. Raises a ClientError."""
+        place = (connection.names.name, *await readable_below(connection, prefix))
         index = self._indexes.get(place)
         if index is None:
-            index = TopicIndex(topic_filter)
+            index = TopicIndex(*place[1:])
             await index.refresh(connection)
             self._indexes[place] = index
             self._bound()
         else:
-            await connection.check_may("subscribe", topic_filter)
             await index.refresh(connection)
+        self._indexes[place] = index  # it may have been forgotten meanwhile
         self._indexes.move_to_end(place)
         return index
 
@@ -78,28 +79,35 @@ class TopicViews:
         self, connection: StoreConnection, prefix: str, after: str, limit: int
     ) -> tuple[list[TopicRow], int, str]:
         """The names behind a prefix, how many topics are known, and the name to go on behind (empty: that was all)."""
-        index = await self.index(connection, prefix + "#")
+        index = await self.index(connection, prefix)
         levels = index.levels(prefix, after, limit + 1)
         following = levels[limit - 1].name if len(levels) > limit else ""
         rows = [TopicRow(each.name, each.path, each.is_topic, each.topics_below) for each in levels[:limit]]
-        return await self._seen(connection, rows), index.count, following
+        is_whole = index.topic_filters == (prefix + EVERYTHING,)
+        return await self._seen(connection, rows, is_whole), index.count(prefix), following
 
     async def search(
         self, connection: StoreConnection, text: str, prefix: str, after: str, limit: int
     ) -> tuple[list[TopicRow], int, str]:
         """The topics that contain a text, as tree()."""
-        index = await self.index(connection, prefix + "#")
+        index = await self.index(connection, prefix)
         found = await index.search(text, after, limit + 1, prefix)
         following = found[limit - 1] if len(found) > limit else ""
         rows = [TopicRow(topic.rpartition("/")[2], topic, True, 0) for topic in found[:limit]]
-        return await self._seen(connection, rows), index.count, following
+        return await self._seen(connection, rows), index.count(prefix), following
 
-    async def _seen(self, connection: StoreConnection, rows: list[TopicRow]) -> list[TopicRow]:
-        """Those rows that this user may see, with the counts of topics."""
-        paths = [row.topic if row.is_topic else row.topic + "/#" for row in rows]
-        if rows:
+    async def _seen(
+        self, connection: StoreConnection, rows: list[TopicRow], judges_levels: bool = False
+    ) -> list[TopicRow]:
+        """Those rows that this user may see, with the counts of topics. `judges_levels`: otherwise a level is there by
+        topics below it that the user may see, and by no others.
+        """
+        judged = [row for row in rows if row.is_topic or judges_levels]
+        if judged:
+            paths = [row.topic if row.is_topic else f"{row.topic}/{EVERYTHING}" for row in judged]
             permitted = await connection.permitted("subscribe", paths)
-            rows = [row for row, is_permitted in zip(rows, permitted, strict=True) if is_permitted]
+            refused = {row.topic for row, is_permitted in zip(judged, permitted, strict=True) if not is_permitted}
+            rows = [row for row in rows if row.topic not in refused]
         topics = [row for row in rows if row.is_topic]
         for at in range(0, len(topics), MOST_TOPICS):
             await self._count(connection, topics[at : at + MOST_TOPICS])
