@@ -10,6 +10,7 @@ import socket
 from contextlib import AsyncExitStack, suppress
 
 from gateway.broker import Broker
+from gateway.observe.metrics import read_steps
 from notify.events.redis_lookup import RedisEntry
 from notify.links.address import StoreAddress
 from notify.remote.store import RemoteStore
@@ -20,6 +21,7 @@ from penstock.errors import UsageError
 from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls, StoreTls
+from penstock.servers.facts import ProcessFacts
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.servers.process import SUPERVISED, Stop, heed_hangup, run, tune_garbage_collection
 from penstock.tracing.opening import check_tracing, open_tracing
@@ -86,6 +88,7 @@ async def _serve(
         heed_hangup(judging.reload, client_tls.reload, tls.reload, reopen_audit)
         broker = serving = Broker(store, settings.gateway, loop, judging.start(closing, audit), settings.quota, audit)
         closing.callback(serving.close)
+        serving.store_events.facts = _facts(settings, serving, store)
         judging.on_reload(serving.judge_again)
         client_tls.judges(serving.certified)
 
@@ -102,6 +105,11 @@ async def _serve(
         tune_garbage_collection()
         listeners.say_ready(store=address.url)
         await stop.tick(tick)
+
+
+def _facts(settings: Settings, broker: Broker, store: RemoteStore) -> ProcessFacts:
+    """What operators are told of this process."""
+    return ProcessFacts(settings, lambda: read_steps(broker, None, store), broker.unready, lambda: "")
 
 
 async def _end(link: StoreLink, connecting: asyncio.Task[None]) -> None:
