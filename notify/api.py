@@ -22,7 +22,7 @@ from store.state.changes import GroupAdvanced
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey
 from store.state.sessions import SessionState
-from store.wire.operator_messages import BansTold, ClientDetails, Disconnect, LoginsEnded
+from store.wire.operator_messages import BansTold, ClientDetails, Disconnect, GatewayReport, LoginsEnded
 from store.wire.pace_messages import Slow
 
 Told = BansTold | Disconnect | LoginsEnded | Slow
@@ -114,6 +114,9 @@ class SessionListener(Protocol):
 
     def describe(self, client_id: str, then: Callable[[ClientDetails | None], None]) -> None:
         """Describe a client that is connected; None: there is none, or it is not known in time."""
+
+    def report(self, after: int, then: Callable[[GatewayReport | None], None]) -> None:
+        """Say what a gateway is and counts, its figures behind the first `after`; None: it is not known in time."""
 
     def told(self, message: Told) -> None:
         """Bans were set or lifted, an operator ends a client's connection, or gateways are behind."""
@@ -371,6 +374,9 @@ class _NoListener:
     def judge(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None: ...
 
     def describe(self, client_id: str, then: Callable[[ClientDetails | None], None]) -> None:
+        then(None)
+
+    def report(self, after: int, then: Callable[[GatewayReport | None], None]) -> None:
         then(None)
 
     def wake(self) -> None: ...

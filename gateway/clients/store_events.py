@@ -9,14 +9,16 @@ from gateway.clients.ban_sweep import BanSweep
 from gateway.clients.connections import Connections
 from gateway.clients.describing import describe
 from gateway.clients.registry import SessionRegistry
+from gateway.clients.reporting import report
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection
 from gateway.sessions.core import Core
 from lightqueue.queues._queues import Queue
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 from notify.api import Told
+from notify.facts import ServerFacts
 from store.errors import StoreError
-from store.wire.operator_messages import BansTold, ClientDetails, Disconnect
+from store.wire.operator_messages import BansTold, ClientDetails, Disconnect, GatewayReport
 
 
 class StoreEvents:
@@ -37,6 +39,7 @@ class StoreEvents:
         self._connections = connections
         self._left_messages = left_messages
         self._ban_sweep = ban_sweep
+        self.facts: ServerFacts | None = None  # of this process, for operators; None: the store is here, and has them
 
     def wake(self) -> None:
         """The store has something to be taken."""
@@ -77,6 +80,10 @@ class StoreEvents:
         """An operator asks about a client."""
         session = self._registry.sessions.get(client_id)
         then(describe(session) if session is not None else None)
+
+    def report(self, after: int, then: Callable[[GatewayReport | None], None]) -> None:
+        """An operator asks about this gateway."""
+        then(report(self.facts, after) if self.facts is not None else None)
 
     def _connected(self) -> list[Connection]:
         sessions = self._registry.sessions.values()

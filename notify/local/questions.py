@@ -13,7 +13,14 @@ from notify.awaited import Awaited
 from store.state.left_by import is_clients
 from store.wire import messages as wire
 from store.wire.base import WireMessage
-from store.wire.operator_messages import ClientDetails, Describe, Described
+from store.wire.operator_messages import (
+    ClientDetails,
+    Describe,
+    Described,
+    FiguresTold,
+    GatewayReport,
+    TellFigures,
+)
 
 
 class Questions:
@@ -42,9 +49,12 @@ class Questions:
 
 
 def judged(message: WireMessage, listener: SessionListener, tell: Callable[[WireMessage], object]) -> bool:
-    """Have a gateway judge, or describe, what its store asks about. False: the message is something else."""
+    """Have a gateway judge, describe or report what its store asks about. False: the message is something else."""
     if isinstance(message, Describe):
         listener.describe(message.client_id, partial(_tell_described, message.number, tell))
+        return True
+    if isinstance(message, TellFigures):
+        listener.report(message.after, partial(_tell_figures, message.number, tell))
         return True
     if not isinstance(message, wire.Judge):
         return False
@@ -55,6 +65,11 @@ def judged(message: WireMessage, listener: SessionListener, tell: Callable[[Wire
 
 def _tell_described(number: int, tell: Callable[[WireMessage], object], details: ClientDetails | None) -> None:
     tell(Described(number, details))
+
+
+def _tell_figures(number: int, tell: Callable[[WireMessage], object], report: GatewayReport | None) -> None:
+    if report is not None:
+        tell(FiguresTold(number, report))
 
 
 def _answer(number: int, tell: Callable[[WireMessage], object], allowed: Allowed) -> None:

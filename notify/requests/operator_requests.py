@@ -30,6 +30,7 @@ LOOKED_AT = 2_000
 MOST_SUBSCRIPTIONS, SUBSCRIPTIONS_BYTES = 1_000, 128 << 10
 """Of one session that are shown."""
 MOST_BANS_LISTED = 1_000
+MOST_GATEWAYS_LISTED = 1_000
 
 Done = Callable[[WireMessage], None]
 
@@ -100,6 +101,16 @@ class OperatorRequests:
             done(of_operator.ClientDescribed(None))
         else:
             holder.sessions.describe(request.client_id, lambda details: done(of_operator.ClientDescribed(details)))
+
+    def _list_gateways(self, _: of_operator.ListGateways, done: Done) -> None:
+        done(of_operator.GatewaysListed(list(islice(self._hub.gateways, MOST_GATEWAYS_LISTED))))
+
+    def _show_gateway(self, request: of_operator.ShowGateway, done: Done) -> None:
+        gateway = self._hub.gateways.get(request.gateway)
+        if gateway is None:
+            done(of_operator.GatewayShown(None))
+        else:
+            gateway.sessions.report(request.after, lambda report: done(of_operator.GatewayShown(report)))
 
     def _info(self, client_id: str) -> ClientInfo | None:
         hub = self._hub
@@ -179,6 +190,8 @@ _ACTIONS: dict[type[WireMessage], Callable[[OperatorRequests, Any, Done], Iterat
     of_operator.ListClients: OperatorRequests._list,
     of_operator.ShowClient: OperatorRequests._show,
     of_operator.DescribeClient: OperatorRequests._describe,
+    of_operator.ListGateways: OperatorRequests._list_gateways,
+    of_operator.ShowGateway: OperatorRequests._show_gateway,
     of_operator.DisconnectClient: OperatorRequests._disconnect,
     of_operator.EndSession: OperatorRequests._end,
     of_operator.AssignSession: OperatorRequests._assign,

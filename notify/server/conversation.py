@@ -25,6 +25,7 @@ from notify.server.answers import cancelled, following, found
 from notify.server.arrival import Arrival
 from notify.server.claiming import claim
 from notify.server.counters import WireCounters
+from notify.server.describing import ANSWERS, GatewayQuestion
 from notify.server.events import FRAME_ROOM_BYTES, Events
 from notify.server.held import NEVER_HELD, HeldRequests
 from notify.server.incoming import Incoming
@@ -43,7 +44,7 @@ from store.wire.credit import Credit
 from store.wire.frames import Frame, FrameReader, frame_head
 from store.wire.handshake import NO_TOKENS, ServerHandshake
 from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome, WireMessage
-from store.wire.operator_messages import BanMade, Describe, Described, LoginsEnded
+from store.wire.operator_messages import BanMade, LoginsEnded
 
 log = logging.getLogger("penstock.wire")
 
@@ -331,7 +332,7 @@ class Conversation:
         self._events.taken_over[client_id] = None
         self.wake()
 
-    def told(self, message: Told | wire.Judge | Describe) -> None:
+    def told(self, message: Told | wire.Judge | GatewayQuestion) -> None:
         self._operators.told(message)
         self.wake()
 
@@ -498,7 +499,6 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
     wire.GetDelayed: Conversation._client_read,
     wire.Find: Conversation._client_read,
     **dict.fromkeys((of_rights.Rights, of_rights.Permitted, of_rights.ReadableFilters), Conversation._tell_rights),
-    Described: lambda self, _, message: self._known.descriptions.answered(message),
     BanMade: lambda self, _, message: self._operators.ban_made(message),
     LoginsEnded: lambda self, _, message: self._operators.logins_ended(message),
     wire.Ping: Conversation._ping,
@@ -513,6 +513,7 @@ _FINDS: dict[type[WireMessage], Callable[..., reads.Answer]] = {
     of_quota.TakeSubscriptions: quota_requests.answer,
 }
 _HANDLERS |= dict.fromkeys(_FINDS, Conversation._look_up)
+_HANDLERS |= dict.fromkeys(ANSWERS, lambda self, _, message: self._known.descriptions.answered(message))
 _HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)
 _HANDLERS[of_log.QueueOffsets] = Conversation._count
 _HANDLERS |= dict.fromkeys(operator_requests.REQUESTS, Conversation._operate)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from notify.api import Told
 from store.wire import messages as wire
-from store.wire.operator_messages import Describe
+from store.wire.operator_messages import Describe, TellFigures
 
 
 class Line(Protocol):
@@ -17,7 +17,7 @@ class Line(Protocol):
 
     def tell_taken_over(self, client_id: str) -> None: ...
 
-    def told(self, message: Told | wire.Judge | Describe) -> None: ...
+    def told(self, message: Told | wire.Judge | Describe | TellFigures) -> None: ...
 
     def close(self, reason: str) -> None:
         """Say goodbye, and nothing more."""

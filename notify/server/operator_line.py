@@ -11,7 +11,7 @@ from notify.server.peers import Peer
 from store.wire.base import WireMessage
 from store.wire.handshake import LOGINS_VERSION, OPERATORS_VERSION, PACING_VERSION
 from store.wire.messages import Hello, Judge, Role
-from store.wire.operator_messages import BanMade, BansTold, Describe, Disconnect, LoginsEnded
+from store.wire.operator_messages import BanMade, BansTold, Describe, Disconnect, LoginsEnded, TellFigures
 from store.wire.pace_messages import Slow
 
 MOST_UNTOLD = 1_000
@@ -39,7 +39,7 @@ class OperatorLine:
         to_tell, self.to_tell = self.to_tell, []
         return to_tell
 
-    def told(self, message: BansTold | Disconnect | Judge | Describe | LoginsEnded | Slow) -> None:
+    def told(self, message: BansTold | Disconnect | Judge | Describe | LoginsEnded | TellFigures | Slow) -> None:
         if isinstance(message, Slow):
             self.to_tell += [message] if self._is_paced else []
         elif isinstance(message, LoginsEnded):

@@ -27,7 +27,7 @@ from notify.requests.group_requests import GroupRequests
 from notify.requests.refusals import failure_code
 from notify.requests.refused_appends import MOST_RANGES, REFUSED_BY_DISK, RefusedAppends
 from notify.requests.users import User
-from notify.server.describing import Descriptions, Then
+from notify.server.describing import Descriptions
 from notify.server.line import Line
 from notify.server.peer_names import PeerNames, is_producers, name_fault
 from notify.server.prepared import Prepared, begun, in_time, limits_of
@@ -47,8 +47,9 @@ from store.state.changes import (
     encode_change,
 )
 from store.wire import messages as wire
-from store.wire.handshake import DESCRIBING_VERSION, JUDGING_VERSION
+from store.wire.handshake import JUDGING_VERSION
 from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome
+from store.wire.operator_messages import ClientDetails, GatewayReport
 
 log = logging.getLogger("penstock.wire")
 
@@ -78,7 +79,7 @@ class Peer:
         self.line: Line | None = None
         self.can_judge = False  # it is a gateway that can be asked about what is due, and is connected
         self.questions, self.prepared = Questions(), Prepared()
-        self.can_describe, self.descriptions = False, Descriptions()
+        self.descriptions = Descriptions()
         self.heard_s = heard_s
         self.queues: dict[int, Queue] = {}  # by ref
         self.refs: dict[Queue, int] = {}
@@ -114,11 +115,11 @@ class Peer:
         if self.line is not None:
             self.line.told(self.questions.ask(messages, then))
 
-    def describe(self, client_id: str, then: Then) -> None:
-        if self.line is None or not self.can_describe:
-            then(None)
-        elif (asked := self.descriptions.ask(client_id, then, time.monotonic())) is not None:
-            self.line.told(asked)
+    def describe(self, client_id: str, then: Callable[[ClientDetails | None], None]) -> None:
+        self.descriptions.describe(self.line, client_id, then)
+
+    def report(self, after: int, then: Callable[[GatewayReport | None], None]) -> None:
+        self.descriptions.report(self.line, after, then)
 
     def lost_line(self) -> None:
         """Its connection ended."""
@@ -374,7 +375,7 @@ class Peers:
             self._forget_refs(peer)
         if role is Role.CLIENT:
             peer.known_topics, peer.counts_for = self.hub.quotas.of_client(*owner)
-        peer.can_describe = role is Role.GATEWAY and DESCRIBING_VERSION in hello.versions
+        peer.descriptions.met(hello)
         peer.can_judge = role is Role.GATEWAY and JUDGING_VERSION in hello.versions
         if role is Role.GATEWAY:
             self.hub.gateways[peer.name] = peer.member
@@ -494,7 +495,7 @@ class Peers:
             for peer in self._peers.values():
                 peer.heard_s += stalled_s
         for peer in self._peers.values():
-            peer.descriptions.tick(time.monotonic())
+            peer.descriptions.tick()
         lease_s = self.settings.lease_ms / 1000
         for peer in [peer for peer in self._peers.values() if now_s - peer.heard_s > lease_s]:
             self.leases_ended += 1

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 
 from gateway.auth.shared_attempts import SharedAttempts
 from gateway.broker import Broker
+from gateway.observe.metrics import read_steps
 from notify.events.redis_lookup import RedisEntry
 from notify.links.address import StoreAddress
 from notify.remote.store import RemoteStore
@@ -21,6 +22,7 @@ from penstock.errors import UsageError
 from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls, StoreTls
+from penstock.servers.facts import ProcessFacts
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.servers.process import SUPERVISED, Stop, heed_hangup, run, tune_garbage_collection
 from penstock.tracing.opening import check_tracing, open_tracing
@@ -91,6 +93,7 @@ async def _serve(
             store.bans.count_logins = shared.take
         broker = serving = Broker(store, settings.gateway, loop, access, settings.quota, audit)
         closing.callback(serving.close)
+        serving.store_events.facts = _facts(settings, serving, store)
         judging.on_reload(serving.judge_again)
         client_tls.judges(serving.certified)
 
@@ -107,6 +110,11 @@ async def _serve(
         tune_garbage_collection()
         listeners.say_ready(store=address.url)
         await stop.tick(tick)
+
+
+def _facts(settings: Settings, broker: Broker, store: RemoteStore) -> ProcessFacts:
+    """What operators are told of this process."""
+    return ProcessFacts(settings, lambda: read_steps(broker, None, store), broker.unready, lambda: "")
 
 
 async def _end(link: StoreLink, connecting: asyncio.Task[None]) -> None:

@@ -506,4 +506,10 @@ KINDS = (
     Kind(136, of_operator.ClientDescribed, _STORE, asked=True),
     Kind(137, of_operator.Describe, _STORE),
     Kind(138, of_operator.Described, _GATEWAY),
+    Kind(139, of_operator.ListGateways, _OPERATOR, asked=True),
+    Kind(140, of_operator.GatewaysListed, _STORE, asked=True),
+    Kind(141, of_operator.ShowGateway, _OPERATOR, asked=True),
+    Kind(142, of_operator.GatewayShown, _STORE, asked=True),
+    Kind(143, of_operator.TellFigures, _STORE),
+    Kind(144, of_operator.FiguresTold, _GATEWAY),
 )

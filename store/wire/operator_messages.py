@@ -308,3 +308,63 @@ class Described(WireMessage, frozen=True):
 
     number: Count
     details: ClientDetails | None
+
+
+MOST_SAMPLES = 2_000
+"""Of one report of a gateway."""
+FigureName = Annotated[str, Meta(max_length=255)]
+GatewaySample = tuple[
+    FigureName, Annotated[dict[FigureName, FigureName], Meta(max_length=2)], Annotated[float, Meta(ge=0, le=2**53)]
+]
+"""As Sample. What is no count, time or size is refused with the connection: it would spoil the sums of all gateways."""
+
+
+class GatewayReport(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What a gateway says of itself. `started_ms`: Unix time; `unready`: why no clients should come (empty: they may).
+
+    `figures`: those of its /metrics behind the first `after` that was asked for. `next`: what to ask for `after`; None:
+    that was all.
+    """
+
+    version: FigureName
+    started_ms: Count
+    unready: Line
+    figures: Annotated[list[GatewaySample], Meta(max_length=MOST_SAMPLES)]
+    next: Count | None
+
+
+class ListGateways(WireMessage, frozen=True):
+    """Gateways that are processes of their own."""
+
+
+class GatewaysListed(WireMessage, frozen=True):
+    """Their names, up to 1,000. Those whose lease has not ended are among them, with a connection or without."""
+
+    gateways: Annotated[list[Name], Items]
+
+
+class ShowGateway(WireMessage, frozen=True):
+    """A gateway, and its figures behind the first `after`: 0, or `next` of the last answer."""
+
+    gateway: Name
+    after: Count
+
+
+class GatewayShown(WireMessage, frozen=True):
+    """`report` None: the gateway is away, too old, or did not answer within a second."""
+
+    report: GatewayReport | None
+
+
+class TellFigures(WireMessage, frozen=True):
+    """To a gateway: what an operator asks of it. `number` is that of the question."""
+
+    number: Count
+    after: Count
+
+
+class FiguresTold(WireMessage, frozen=True):
+    """The answer."""
+
+    number: Count
+    report: GatewayReport

@@ -22,9 +22,14 @@ from store.wire.operator_messages import (
     ClientShown,
     ClientsListed,
     DescribeClient,
+    GatewayReport,
+    GatewayShown,
+    GatewaysListed,
     ListClients,
+    ListGateways,
     ServerShown,
     ShowClient,
+    ShowGateway,
     ShowServer,
     TopicReader,
     TopicReaders,
@@ -207,6 +212,33 @@ def test_a_client_is_described_by_its_gateway(server: PenstockServer) -> None:
     assert (first.in_flight, first.backlog, first.lag) == (0, 0, 0)
     assert first.opened_ms > 1_700_000_000_000
     assert (second.version, third) == (4, None)
+
+
+async def reports_of(operator: OperatorConnection) -> dict[str, GatewayReport]:
+    """By name, of those that answer."""
+    listed = await operator.ask(ListGateways(), GatewaysListed)
+    shown = {name: await operator.ask(ShowGateway(name, 0), GatewayShown) for name in listed.gateways}
+    return {name: each.report for name, each in shown.items() if each.report is not None}
+
+
+@pytest.mark.topologies("one process", "shared port", "two gateways")
+def test_each_gateway_tells_its_figures(penstock_server: ServerFactory) -> None:
+    server = penstock_server(flush="async", settings={"wire.client_token": "", "wire.operator_token": ""})
+    devices = [Device(server.port, f"d-{number}") for number in range(8)]
+    for device in devices:
+        assert device.connect().reason_code is ReasonCode.SUCCESS
+        assert device.published("line/1", b"x") is ReasonCode.SUCCESS
+    found = asked(server, reports_of)
+    gateways = server.gateways()
+    apart = len(gateways) > 1 or gateways[0].pid != server.process.pid
+    assert len(found) == (len(gateways) if apart else 0)
+    for report in found.values():
+        assert (report.version, report.unready, report.next) == (VERSION, "", None)
+        assert 1_700_000_000_000 < report.started_ms <= time.time_ns() // 1_000_000
+    samples = [(name, value) for report in found.values() for name, _, value in report.figures]
+    for name, total in (("penstock_connections", 8), ("penstock_messages_received_total", 8)):
+        assert sum(value for each, value in samples if each == name) == (total if apart else 0)
+    assert asked(server, lambda operator: operator.ask(ShowGateway("nobody", 0), GatewayShown)).report is None
 
 
 @pytest.mark.topologies("one process")

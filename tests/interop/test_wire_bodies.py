@@ -17,6 +17,21 @@ from store.wire.messages import KINDS, Goodbye, Role
 from tests.support.store_process import StoreProcess
 from tests.support.store_protocol_client import PeerClosed, WirePeer
 
+
+def absurd(name: str = "penstock_connections", value: object = 1.0, **labels: str) -> list[object]:
+    return ["1.0.0", 0, "", [[name, labels, value]], None]
+
+
+ABSURD_REPORTS: tuple[object, ...] = (
+    *(absurd(value=value) for value in (float("nan"), float("inf"), -1.0, 1e300, "1", None)),
+    *(absurd("x" * 256), absurd(reason="x" * 256), absurd(one="1", two="2", three="3")),
+    *(["1.0.0", 0, "", [["a", {}, 1.0]] * 2_001, None], ["x" * 256, 0, "", [], None], ["1", -1, "", [], None]),
+    *(["1", 0, "x" * 1_025, [], None], ["1", 0, "", [], -1], None),
+)
+"""What a gateway must not say of itself."""
+OF_ABSURD_GATEWAYS: list[tuple[Role, type[WireMessage], list[object]]] = [
+    (Role.GATEWAY, of_operator.FiguresTold, [1, report]) for report in ABSURD_REPORTS
+]
 HOSTILE: tuple[tuple[Role, type[WireMessage], list[object]], ...] = (
     (Role.CLIENT, of_rights.Rights, [1]),
     (Role.CLIENT, of_rights.ReadableFilters, [1]),
@@ -34,6 +49,10 @@ HOSTILE: tuple[tuple[Role, type[WireMessage], list[object]], ...] = (
     (Role.OPERATOR, of_group.GroupPause, ["", "t", True]),
     (Role.OPERATOR, of_group.PausedGroups, ["g", -1]),
     (Role.OPERATOR, of_operator.DescribeClient, [1]),
+    (Role.OPERATOR, of_operator.ListGateways, [1]),
+    (Role.OPERATOR, of_operator.ShowGateway, ["gw", -1]),
+    (Role.OPERATOR, of_operator.ShowGateway, ["x" * 70_000, 0]),
+    *OF_ABSURD_GATEWAYS,
     (Role.OPERATOR, of_operator.DeadLetters, ["", 0, 1]),
     (Role.OPERATOR, of_operator.DeadLetters, ["g", 0, 1_001]),
     (Role.OPERATOR, of_operator.SettleDeadLetter, ["g", 0, 0, 1, "ops"]),
@@ -64,10 +83,13 @@ def healthy(store: StoreProcess) -> WirePeer:
 
 
 def frame(message: type[WireMessage], body: list[object]) -> bytes:
-    number = next(kind.number for kind in KINDS if kind.message is message)
+    kind = next(kind for kind in KINDS if kind.message is message)
     data = msgspec.msgpack.encode(body)
     data += bytes(-len(data) & 7)
-    return HEAD.pack(HEAD.size + len(data), number, bytes(3), 1, len(msgspec.msgpack.encode(body))) + data
+    return (
+        HEAD.pack(HEAD.size + len(data), kind.number, bytes(3), int(kind.asked), len(msgspec.msgpack.encode(body)))
+        + data
+    )
 
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))

@@ -94,10 +94,13 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_operator.SettleDeadLetter("g", 0, 0, True, "ops"),
     of_operator.DescribeClient("victim"),
     of_operator.Described(1, None),
+    of_operator.ListGateways(),
+    of_operator.ShowGateway("gw", 0),
+    of_operator.FiguresTold(1, of_operator.GatewayReport("1", 0, "", [], None)),
 )
 OF_GATEWAYS = {
     *{"BanMade", "LoginsEnded", "ReadAt", "Claim", "Release", "Holds"},
-    *{"Judged", "TakeMessage", "TakeSubscriptions", "LiveSubscriptions", "Behind", "Described"},
+    *{"Judged", "TakeMessage", "TakeSubscriptions", "LiveSubscriptions", "Behind", "Described", "FiguresTold"},
 }
 OF_CLIENTS = {
     "Publish",
@@ -113,6 +116,7 @@ OF_CLIENTS = {
 }
 OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters"}
 OF_OPERATORS = {"ShowServer", "TopicReaders", "DeadLetters", "SettleDeadLetter", "DescribeClient"}
+OF_OPERATORS |= {"ListGateways", "ShowGateway"}
 OF_THE_STORE: tuple[WireMessage, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),
     wire.Refused("busy", ""),
