@@ -16,9 +16,12 @@ from lightqueue.message_store import MessageStore
 from lightqueue.queues import neighbours, resident, table
 from lightqueue.queues._queues import ENTRY_BYTES, Queue, newest_neighbour, pack_entry, unpacked_neighbours
 from lightqueue.upkeep import trimming
+from store.log.api import OpenLog
+from store.log.commitlog import open_log
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordType, encode_attribute
 from tests.support.index_entries import neighbours_keys, stored_entries
+from tests.support.plain_log import open_plain_log
 from tests.support.stores import crash_copy, read_all, run_upkeep, small, write_step
 
 TOPICS = [f"n/{i}" for i in range(2_200)]
@@ -36,7 +39,8 @@ Message = tuple[int, bool]  # log_offset, whether it has the tag
 class Machine:
     """A store, and what was published to it."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, opens: OpenLog = open_log) -> None:
+        self._opens = opens
         self.randomly = random.Random(seed)
         self.folder = folder
         self.opened = 0
@@ -45,7 +49,7 @@ class Machine:
         self.store = self._open(folder / "data-0")
 
     def _open(self, data: Path) -> MessageStore:
-        return MessageStore(small(data, **OPTIONS))
+        return MessageStore(small(data, **OPTIONS), opens=self._opens)
 
     def run(self, steps: int) -> None:
         things: list[Callable[[], object]] = [self.all_in_turn, self.some, self.some_neighbours, self.few_often]
@@ -191,16 +195,18 @@ class Machine:
         return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("seed", "opens"), [*((seed, open_log) for seed in range(6)), (6, open_plain_log)])
 @pytest.mark.catalogue("C10", "E16")
-def test_every_queue_has_exactly_its_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_every_queue_has_exactly_its_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, opens: OpenLog
+) -> None:
     monkeypatch.setattr(table, "STEP_COST", 40)
     monkeypatch.setattr(table, "ENTRIES_PER_COST", 5)
     monkeypatch.setattr(table, "DIRTY_SHARE", 1_000)
     monkeypatch.setattr(trimming, "KEYS_PER_STEP", 7 if seed % 2 else 500)
     monkeypatch.setattr(resident, "IDLE_S", 0.0)
     monkeypatch.setattr(neighbours, "KEYS_LOOKED_AT", 3 if seed % 3 == 0 else 1_024)
-    machine = Machine(tmp_path, seed)
+    machine = Machine(tmp_path, seed, opens)
     machine.publish(TOPICS)
     machine.run(45)
     assert machine.most_keys > 20

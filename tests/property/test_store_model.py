@@ -17,6 +17,8 @@ from lightqueue.message_store import MessageStore
 from lightqueue.queues import table
 from lightqueue.queues.matching import has_wildcard
 from lightqueue.queues.table import level_of
+from store.log.api import OpenLog
+from store.log.commitlog import open_log
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
 from store.state import retained
@@ -35,6 +37,7 @@ from store.state.changes import (
     WillState,
 )
 from store.topics import matches
+from tests.support.plain_log import open_plain_log
 from tests.support.stores import change, crash_copy, read_all, small, write_step
 
 TOPICS = ("a", "a/b", "a/c", "b/c", "b/c/d", "/a", "$s/a")
@@ -89,6 +92,8 @@ class Model:
 
 
 class StoreMachine(RuleBasedStateMachine):
+    opens: OpenLog = staticmethod(open_log)
+
     @initialize(
         cached=st.sampled_from((1, 4, 1000)),
         flush=st.sampled_from(("async", "sync", "buffered")),
@@ -106,7 +111,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = self.opened()
 
     def opened(self) -> MessageStore:
-        return MessageStore(small(self.data, **self.options))
+        return MessageStore(small(self.data, **self.options), opens=self.opens)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -360,6 +365,16 @@ class StoreMachine(RuleBasedStateMachine):
         assert found == self.model.sessions
 
 
+class PlainStoreMachine(StoreMachine):
+    """On a second log."""
+
+    opens = staticmethod(open_plain_log)
+
+
+TestPlainLog = PlainStoreMachine.TestCase
+TestPlainLog.settings = settings(
+    max_examples=settings().max_examples // 5, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+)
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
     max_examples=2 * settings().max_examples // 5, stateful_step_count=40, suppress_health_check=list(HealthCheck)

@@ -43,10 +43,11 @@ from gateway.settings import GatewaySettings
 from lightqueue.message_store import MessageStore
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
+from store.log.api import OpenLog
+from store.log.commitlog import open_log
 from store.records.records import Record, RecordType, read_records
 from store.settings import StoreSettings
 from tests.support.store_protocol_between import WireBetween
-from tests.support.stores import commit_log
 
 P = TypeVar("P", bound=Packet)
 
@@ -353,19 +354,21 @@ class Bench:
         segment_bytes: int = 16 << 20,
         apart: bool = False,
         access: Access | None = None,
+        opens: OpenLog = open_log,
         **settings: Any,
     ) -> None:
         """`apart`: the gateway's store is at the other end of a wire. `access`: what clients are judged by."""
         self.loop = FakeLoop()
         self.apart = apart
         self.access = access
+        self.opens = opens
         self._clock = clock
         self.store_settings = StoreSettings(folder, flush, segment_bytes)  # type: ignore[arg-type]
         self.settings = GatewaySettings(**settings)
         self._start()
 
     def _start(self) -> None:
-        self.store = MessageStore(self.store_settings)
+        self.store = MessageStore(self.store_settings, opens=self.opens)
         self.hub = Hub(self.store)
         self.wire: WireBetween | None = None
         if self.apart:
@@ -392,7 +395,7 @@ class Bench:
         deadline = time.monotonic() + TIMEOUT_S
         while self.store.safe < self.store.end:
             assert time.monotonic() < deadline, "the flusher did not come that far"
-            commit_log(self.store).flusher.catch_up()  # as a tick does
+            self.store.log.catch_up()  # as a tick does
             time.sleep(0.001)
         self.hub.safe_advanced()
         self.run()
@@ -412,7 +415,7 @@ class Bench:
         self.run()
         self.wire.cut()
         self.store.close()
-        self.store = MessageStore(self.store_settings)
+        self.store = MessageStore(self.store_settings, opens=self.opens)
         self.hub = Hub(self.store, waits_for_peers=True)
         self.wire.begin(self.hub)
 
