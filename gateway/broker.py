@@ -197,8 +197,8 @@ class Broker:
             turn.request()
         elif turn.crowded:
             turn.wake_up()
-        if store.weigh is not None:
-            turn.epoch = store.generation + int(turn.now_s) & 0xFFFFFFFF  # there may be other readers
+        if store.queues.weigh is not None:
+            turn.epoch = store.queues.generation + int(turn.now_s) & 0xFFFFFFFF  # there may be other readers
         self.connections.turn_ended()
 
     def settle(self) -> None:
@@ -213,7 +213,8 @@ class Broker:
         store, journal = self.store, self.journal
         journal.store()
         self.turn.congested = store.congested
-        self.deliverer.grew(store.take_grown())  # before the acknowledgements: subscribers wait for these messages
+        # Before the acknowledgements: subscribers wait for these messages.
+        self.deliverer.grew(store.queues.take_grown())
         journal.release()
 
     def _take_ready(self) -> None:
@@ -269,7 +270,7 @@ class Broker:
         assert self._draining is not None
         self.core.set_clock()
         self.store_batch()
-        self.store.await_safe()
+        self.store.appends.await_safe()
         goes_on = self._draining.go_on(self.turn.now_s)
         self.end_turn()
         return not goes_on and (self._draining.is_late(self.turn.now_s) or self.quiet)
@@ -296,7 +297,7 @@ class Broker:
 def _core(broker: Broker, store: Store, settings: GatewaySettings, loop: Loop, audit: Audit) -> Core:
     """The core of a gateway. What the turn calls is the broker's."""
     ask = Ending(broker, loop.call_soon).ask
-    turn = Turn(ask, broker.store_batch, broker.end_turn, store.is_live_only, store.weigh)
+    turn = Turn(ask, broker.store_batch, broker.end_turn, store.queues.is_live_only, store.queues.weigh)
     turn.settle = broker.settle
     turn.checks_format = settings.check_payload_format
     turn.max_user_properties = settings.max_user_properties

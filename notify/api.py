@@ -174,41 +174,8 @@ class StoreStatus(Protocol):
         """Sessions of each namespace, of those that have the most."""
 
 
-class Store(Protocol):
-    """A message store, as one gateway sees it: the gateway cannot tell whether it is in the same process."""
-
-    history: History
-    is_live_only: Callable[[bytes], bool] | None
-    """Says of a topic whether its messages go to no stored queue; None: no topic's do."""
-    weigh: Callable[[bytes], tuple[int, list[Queue]]] | None
-    """Says to how many queues a topic's messages go, and which of them have readers; None: that is not known here."""
-    status: StoreStatus | None
-    """How the whole store is, for $SYS and metrics; None where that is not known here."""
-    answers_at_once: bool
-    """An answer comes within the call that asks for it, so a look-up takes the time of this process."""
-
-    @property
-    def generation(self) -> int:
-        """Of what weigh() says: a topic that was weighed under an older one is weighed again."""
-
-    max_delay_s: int
-    """Longest delay that a message may have."""
-
-    is_certain: bool
-    """An append that did not fail at once gets into the log before all that follow. If not, it or they may get lost."""
-
-    @property
-    def quotas(self) -> StoreQuotas:
-        """How much users may have."""
-
-    @property
-    def bans(self) -> StoreBans:
-        """Who is kept out of all gateways."""
-
-    def listen(self, listener: GatewayListener) -> None:
-        """Tell this gateway from now on. To be called once, before anything else."""
-
-    # --- the way in
+class StoreAppends(Protocol):
+    """The way into a store. A mark stands for what was appended until then."""
 
     def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
         """Store records. Raises a StoreError at once, or has the journal told later that the batch was refused."""
@@ -224,15 +191,13 @@ class Store(Protocol):
     def safe_mark(self) -> int:
         """Every append up to this mark is as durable as the flush policy promises."""
 
-    @property
-    def end(self) -> int:
-        """log_offset behind the newest record; all before it are known to be in their queues."""
+
+class StoreSessions(Protocol):
+    """The sessions of clients, each at one gateway at most."""
 
     @property
-    def safe(self) -> int:
-        """log_offset before which every record is as durable as the flush policy promises."""
-
-    # --- sessions
+    def are_ours(self) -> bool:
+        """No other gateway can have the sessions that were claimed here. If not, deliver nothing for now."""
 
     def claim(
         self,
@@ -249,6 +214,31 @@ class Store(Protocol):
 
     def release(self, client_id: str) -> None:
         """The connection that has the session ended. (Where the log is told, SessionClosed says so instead.)"""
+
+
+class StoreQueues(Protocol):
+    """The queues of a store: what is followed of them, and what they have."""
+
+    is_live_only: Callable[[bytes], bool] | None
+    """Says of a topic whether its messages go to no stored queue; None: no topic's do."""
+    weigh: Callable[[bytes], tuple[int, list[Queue]]] | None
+    """Says to how many queues a topic's messages go, and which of them have readers; None: that is not known here."""
+
+    @property
+    def generation(self) -> int:
+        """Of what weigh() says: a topic that was weighed under an older one is weighed again."""
+
+    @property
+    def events(self) -> Mapping[str, int]:
+        """Of what use events were that came from another process, by EVENTS."""
+
+    @property
+    def end(self) -> int:
+        """log_offset behind the newest record; all before it are known to be in their queues."""
+
+    @property
+    def safe(self) -> int:
+        """log_offset before which every record is as durable as the flush policy promises."""
 
     # --- following queues
 
@@ -294,9 +284,11 @@ class Store(Protocol):
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
         """The retained messages that a filter matches, a page at a time."""
 
-    # --- consumer groups
 
-    def join_group(
+class StoreGroups(Protocol):
+    """The consumer groups of a store."""
+
+    def join(
         self,
         group: GroupKey,
         consumer: str,
@@ -315,6 +307,49 @@ class Store(Protocol):
 
     def will_take(self, taken: list[GroupAdvanced]) -> None:
         """The next append says this of messages that were handed out to us: the group is done with them then."""
+
+
+class Store(Protocol):
+    """A message store, as one gateway sees it: the gateway cannot tell whether it is in the same process."""
+
+    history: History
+    status: StoreStatus | None
+    """How the whole store is, for $SYS and metrics; None where that is not known here."""
+    answers_at_once: bool
+    """An answer comes within the call that asks for it, so a look-up takes the time of this process."""
+    max_delay_s: int
+    """Longest delay that a message may have."""
+    is_certain: bool
+    """An append that did not fail at once gets into the log before all that follow. If not, it or they may get lost."""
+    reached_s: float
+    """When the store was connected the last time, in seconds of the loop's clock."""
+    heard_s: float
+    """Until when the store is known to have been there since then."""
+    unconfirmed: str
+    """What the log says of an append that did not become safe in time."""
+
+    @property
+    def appends(self) -> StoreAppends: ...
+
+    @property
+    def sessions(self) -> StoreSessions: ...
+
+    @property
+    def queues(self) -> StoreQueues: ...
+
+    @property
+    def groups(self) -> StoreGroups: ...
+
+    @property
+    def quotas(self) -> StoreQuotas:
+        """How much users may have."""
+
+    @property
+    def bans(self) -> StoreBans:
+        """Who is kept out of all gateways."""
+
+    def listen(self, listener: GatewayListener) -> None:
+        """Tell this gateway from now on. To be called once, before anything else."""
 
     # --- the gateway's turn
 
@@ -338,10 +373,6 @@ class Store(Protocol):
         """Why messages cannot be stored now; empty if they can."""
 
     @property
-    def events(self) -> Mapping[str, int]:
-        """Of what use events were that came from another process, by EVENTS."""
-
-    @property
     def congested(self) -> bool:
         """So much waits to be stored, or for subscribers, that no publisher should be listened to for a while."""
 
@@ -349,21 +380,8 @@ class Store(Protocol):
         """Whether subscribers that read are far behind in messages of QoS 0: then publishers are listened to less."""
 
     @property
-    def has_sessions(self) -> bool:
-        """No other gateway can have the sessions that were claimed here. If not, deliver nothing for now."""
-
-    @property
     def patience_s(self) -> float:
         """How long an append may take to become safe before it counts as failed, while the store is reached."""
-
-    reached_s: float
-    """When the store was connected the last time, in seconds of the loop's clock."""
-
-    heard_s: float
-    """Until when the store is known to have been there since then."""
-
-    unconfirmed: str
-    """What the log says of an append that did not become safe in time."""
 
 
 class _NoListener:

@@ -195,7 +195,7 @@ class Counting:
             return
         user = user or session.connection.names.prefix
         number = len(session.readers) + len(session.shares)
-        if self._store.is_live_only is not None:  # one may have two readers
+        if self._store.queues.is_live_only is not None:  # one may have two readers
             number = len(session.shares) + sum(not each.only_live for each in session.readers.values())
         self._live_of[user] += number - self._live.get(session, ("", 0))[1]
         self._live[session] = user, number

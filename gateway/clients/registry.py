@@ -100,7 +100,7 @@ class SessionRegistry:
         self._journal.settle(connect.client_id)  # what is left of it must be known before it is claimed
         claimant = self._owners.claimant(opening.connection, reads)
         answered = partial(self._answered, opening, reads)
-        self._store.claim(connect.client_id, connect.clean_start, answered, claimant)
+        self._store.sessions.claim(connect.client_id, connect.clean_start, answered, claimant)
 
     def _answered(self, opening: _Opening, reads: Sequence[str], answer: SessionState | ClaimDenied | None) -> None:
         if not isinstance(answer, ClaimDenied):
@@ -184,11 +184,11 @@ class SessionRegistry:
         connection, connect = opening.connection, opening.connect
         if self._opening.get(opening.key) is not opening:
             if opening.key not in self._opening:  # else there is a newer connection, which will have it
-                self._store.release(connect.client_id)
+                self._store.sessions.release(connect.client_id)
             return
         del self._opening[opening.key]
         if connection.phase is not Phase.NEW:
-            self._store.release(connect.client_id)
+            self._store.sessions.release(connect.client_id)
             return
         if state is not None and connection.username and state.user != connection.username:
             adopted = "session of client %s, which had no owner, is user %s's from now on"
@@ -196,7 +196,7 @@ class SessionRegistry:
         is_told = state is not None and not state.gap  # else it has to subscribe again: what it had may be incomplete
         if state is not None and not is_told:
             state = renewed(state)
-        session = restored(state) if state is not None else Session(connect.client_id, self._store.end)
+        session = restored(state) if state is not None else Session(connect.client_id, self._store.queues.end)
         self.sessions[connect.client_id] = session
         self._configure(opening, session, is_renewed=state is not None and not is_told)
         properties = self._connack_properties(connect, session, opening.assigned)
@@ -283,7 +283,7 @@ class SessionRegistry:
         """A connection with a session ended, for whatever reason. What becomes of its will is the store's business."""
         session: Session = connection.session
         shared = self._reading.leave_groups(session)
-        end = self._store.end
+        end = self._store.queues.end
         if session.expiry_s:
             session.acked = max(session.acked, session.position(end))
         frontier = max(session.acked, session.read_until(end))  # a replay may stand further back
@@ -299,12 +299,12 @@ class SessionRegistry:
             closed = SessionClosed(session.client_id, session.expiry_s, keep_will, *ended, grace_s)
             self._journal.record_end(closed)
         else:
-            self._store.release(session.client_id)
+            self._store.sessions.release(session.client_id)
 
     def _note_position(self, session: Session) -> None:
         """Have the log know how far the session came."""
         if session.expiry_s:
-            position = session.position(self._store.end)
+            position = session.position(self._store.queues.end)
             if position > session.acked:
                 session.acked = position
                 self._journal.record(Progress(session.client_id, acked=position))

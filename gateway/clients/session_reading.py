@@ -35,7 +35,7 @@ class SessionReading:
         judge_again: Callable[[Session, Callable[[set[str]], None]], None],
     ) -> None:
         """`judge_again`: AccessReview.judge()."""
-        self._store = core.store
+        self._queues = core.store.queues
         self._settings = core.settings
         self._journal = core.journal
         self._soon = core.scheduler.soon
@@ -76,7 +76,7 @@ class SessionReading:
                 return
             start = max(session.frontier, subscription.since) if subscription.qos else FROM_NOW
             then = partial(followed, subscription, start)
-            self._store.follow(subscription.topic_filter, start, subscription.qos > 0, subscription.qos > 0, then)
+            self._queues.follow(subscription.topic_filter, start, subscription.qos > 0, subscription.qos > 0, then)
 
         def judge() -> Iterator[None]:
             for subscription in known:
@@ -96,12 +96,12 @@ class SessionReading:
     def _read(self, session: Session, subscription: SubscriptionState, start: int, followed: list[Followed]) -> None:
         if session.link is None:
             for each in followed:
-                self._store.unfollow(each.queue)
+                self._queues.unfollow(each.queue)
             return
         if not followed:
             session.connection.close(ReasonCode.QUOTA_EXCEEDED, "the store follows no more queues")
             return
-        end = self._store.end
+        end = self._queues.end
         for reader in session.add_readers(subscription, followed, start if start != FROM_NOW else end):
             reader.skip_qos0_before = 0 if self._settings.queue_qos0 else end
             self._deliverer.add(reader)

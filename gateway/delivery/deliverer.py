@@ -71,7 +71,7 @@ class Deliverer:
     def __init__(self, core: Core, exchange: Exchange, expander: Expander) -> None:
         self._soon = soon = core.scheduler.soon
         self._turn = core.turn
-        self._store = core.store
+        self._queues, self._sessions = core.store.queues, core.store.sessions
         self._settings = core.settings
         self.replays = Replays(core, exchange, self.room)
         self._exchange = exchange
@@ -132,7 +132,7 @@ class Deliverer:
             self._waiting_read.pop(queue, None)
         else:
             self._may_have_moved(queue)
-        self._store.unfollow(queue)
+        self._queues.unfollow(queue)
 
     def stop(self, session: Session) -> None:
         """The session's connection is gone."""
@@ -164,7 +164,7 @@ class Deliverer:
 
     def grew(self, queues: Iterable[Queue]) -> None:
         """Deliver what is new in these queues, and what is safe by now."""
-        if not self._store.has_sessions:
+        if not self._sessions.are_ours:
             self._fell_behind(readers_of([*self._later, *queues]))
             self._later = []
             return
@@ -177,7 +177,7 @@ class Deliverer:
             self._later = []
         elif self._turn.is_long and len(queues) > MANY_QUEUES:
             queues, self._later = [], queues
-        safe = self._store.safe
+        safe = self._queues.safe
         if safe > self._known_safe:
             self._known_safe = safe
             self._behind |= self._waiting_safe
@@ -233,7 +233,7 @@ class Deliverer:
 
     def _catch_up(self) -> None:
         """Each for a bounded number of rounds, all for a bounded time."""
-        if not self._store.has_sessions:
+        if not self._sessions.are_ours:
             return
         if self._behind:
             self._pull_some()
@@ -258,7 +258,7 @@ class Deliverer:
     @property
     def has_more(self) -> bool:
         """Whether some session can go on at once."""
-        return bool(self._behind or self._later) and self._store.has_sessions
+        return bool(self._behind or self._later) and self._sessions.are_ours
 
     def _pull(self, session: Session, ends_s: float) -> bool:
         """Deliver from all of a session's queues, merged. True if it could go on."""
@@ -288,7 +288,7 @@ class Deliverer:
                 ranges = self._ranges_of(pending)
                 if ranges is None:
                     return False
-                outcome = link.deliver(pending, ranges, self._store.safe, stop)
+                outcome = link.deliver(pending, ranges, self._queues.safe, stop)
             else:
                 most = MOST_MERGED if number else max(LEAST_MERGED, session.inflight.room())
                 merged = self._deliver_nearest(session, pending, min(most, MOST_MERGED), ends_s)
@@ -328,7 +328,7 @@ class Deliverer:
         ranges = self._many_ranges_of(readers)
         if ranges is None:
             return None
-        link, safe = session.connection, self._store.safe
+        link, safe = session.connection, self._queues.safe
         outcome = link.deliver(readers, ranges, safe, stop)
         while outcome == DONE and self._read_on(readers, ranges, ends_s):
             outcome = link.deliver(readers, ranges, safe, stop)
@@ -380,7 +380,7 @@ class Deliverer:
         share = len(readers)
         queues, positions, dropped = places_of(readers, self._settings.qos0_lag_messages)
         self.dropped += dropped
-        found = self._store.read_many(queues, positions, max(1, RANGE_RECORDS // share), RANGE_BYTES)
+        found = self._queues.read_many(queues, positions, max(1, RANGE_RECORDS // share), RANGE_BYTES)
         self.store_reads += share
         ranges = [records for records in found if records is not None]
         if len(ranges) < share:
@@ -398,7 +398,7 @@ class Deliverer:
         if records is not None:
             self.shared_reads += 1
             return records
-        records = self._store.read(queue, position, RANGE_RECORDS, RANGE_BYTES)
+        records = self._queues.read(queue, position, RANGE_RECORDS, RANGE_BYTES)
         self.store_reads += 1
         if records is None:
             return None
@@ -437,7 +437,7 @@ class Deliverer:
             if queue.readers:
                 looked_at += len(queue.readers)
                 floors.append((queue, min([reader.position for reader in queue.readers])))
-        self._store.needed_from(floors)
+        self._queues.needed_from(floors)
         self._to_settle -= len(floors)
         return bool(self._moved) and self._to_settle > 0
 

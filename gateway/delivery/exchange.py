@@ -38,7 +38,7 @@ class Exchange:
     """The QoS 2 (and held QoS 1) rules of a session; no I/O but through its link and the journal."""
 
     def __init__(self, store: Store, journal: Journal, expander: Expander) -> None:
-        self._store = store
+        self._queues = store.queues
         self._expander = expander
         self._journal = journal
         # Of sessions with messages in flight or put off that may not be allowed any more: what judges a topic.
@@ -116,7 +116,7 @@ class Exchange:
         """Send some of one list, by the compiled path: what it puts in flight is acknowledged there as well."""
         link = session.connection
         log_offsets = listed.log_offsets[listed.asked_from :] if listed.asked_from else listed.log_offsets
-        found = self._store.read_at(log_offsets, SENT_BYTES_PER_ROUND, link.accept_more)
+        found = self._queues.read_at(log_offsets, SENT_BYTES_PER_ROUND, link.accept_more)
         if found is None:
             return False
         left_bytes = SENT_BYTES_PER_ROUND
@@ -172,7 +172,7 @@ class Exchange:
         ring = dict(inflight.unacknowledged()) if isinstance(backlog[0], int) else {}
         items = [(item, _position(item, inflight, ring)) for item in _singles(backlog)]
         wanted = [log_offset for _, log_offset in items if log_offset is not None]
-        found = self._store.read_at(wanted, SENT_BYTES_PER_ROUND, session.connection.accept_more) if wanted else {}
+        found = self._queues.read_at(wanted, SENT_BYTES_PER_ROUND, session.connection.accept_more) if wanted else {}
         if found is None:
             return False
         may_read = self._judged.get(session)

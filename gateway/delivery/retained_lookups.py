@@ -24,9 +24,9 @@ class RetainedLookups:
     def add(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
         """Find the first page of what is retained now, or that behind a topic: once go_on() is called, or later."""
         if not self._store.answers_at_once:
-            self._store.retained(topic_filter, after, then)
+            self._store.queues.retained(topic_filter, after, then)
         else:
-            self._wanted.append((topic_filter, after, self._store.end, then))
+            self._wanted.append((topic_filter, after, self._store.queues.end, then))
             self._go_on_later()
 
     def _go_on_later(self) -> None:
@@ -43,7 +43,7 @@ class RetainedLookups:
         ends_s = time.perf_counter() + STEP_S
         while self._wanted and time.perf_counter() < ends_s:
             topic_filter, after, end, then = self._wanted.popleft()
-            self._store.retained(topic_filter, after, partial(_give, then, end))
+            self._store.queues.retained(topic_filter, after, partial(_give, then, end))
         if self._wanted:
             self._go_on_later()
 

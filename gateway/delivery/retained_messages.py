@@ -43,7 +43,7 @@ class RetainedMessages:
     def send(self, session: Session, pages: Pages) -> None:
         """Send the first pages, in steps. Pages behind them are looked for as the client takes these."""
         session.listings += 1  # nothing newer overtakes them
-        in_steps(self._send_pages(session, pages, self._store.end), self._soon)
+        in_steps(self._send_pages(session, pages, self._store.queues.end), self._soon)
 
     def _send_pages(self, session: Session, pages: Pages, end: int) -> Iterator[None]:
         for state, page in pages:

@@ -77,7 +77,7 @@ class SharedSubscriptions:
         self._count(share, 1)
         if_new = self._settings_of(share.group[0])
         handed, opened = partial(self._handed, share), partial(self._opened, share, then)
-        self._store.join_group(
+        self._store.groups.join(
             share.group, _consumer(session.client_id), if_new, start, handed, opened, self._user(session)
         )
 
@@ -196,7 +196,7 @@ class SharedSubscriptions:
 
     def deliver(self) -> None:
         """Send what was handed out, tell what was acknowledged, want more."""
-        if not self._active or not self._store.has_sessions:
+        if not self._active or not self._store.sessions.are_ours:
             return
         active, self._active = self._active, {}
         for share in active:
@@ -335,7 +335,7 @@ class SharedSubscriptions:
         done = as_ranges(sorted(queue_offset for _, _, queue_offset, _ in own))
         taken = GroupAdvanced(*share.group, done=tuple(done))
         self._journal.record(taken)
-        self._store.will_take([taken])
+        self._store.groups.will_take([taken])
         for _, _, _, packet in own:
             session.connection.answer_when_safe(packet)
 

@@ -103,7 +103,7 @@ class Subscriptions:
     ) -> None:
         """`judge_again`: AccessReview.judge()."""
         self._arrived: deque[_PendingSubscribe] = deque()  # to be granted at the end of this turn
-        self._store = core.store
+        self._queues = core.store.queues
         self._settings = core.settings
         self._turn = core.turn
         self._journal = core.journal
@@ -151,7 +151,7 @@ class Subscriptions:
         if where == "now" or where.startswith("="):
             _located(located, {}, i, None)
         elif is_offset or _has_queue(topic_filter):
-            self._store.locate(topic_filter, where, partial(_located, located, request.positions, i))
+            self._queues.locate(topic_filter, where, partial(_located, located, request.positions, i))
         else:
             self._replays.seek(topic_filter, where, partial(_located, located, request.log_offsets, i))
 
@@ -202,7 +202,7 @@ class Subscriptions:
                 if is_new:
                     request.added.add(wanted.topic_filter)
                     room -= 1
-                granted.append((_state(wanted, request.subscription_id, self._store.end), i))
+                granted.append((_state(wanted, request.subscription_id, self._queues.end), i))
                 request.answers.append(ReasonCode(int(wanted.qos)))
             else:
                 request.answers.append(refusal[0])
@@ -229,7 +229,7 @@ class Subscriptions:
                 continue
             history = i in request.positions or bool(session.logged and state.qos)
             then = partial(self._followed, request, state, i)
-            self._store.follow(state.topic_filter, FROM_NOW, history, state.qos > 0, then)
+            self._queues.follow(state.topic_filter, FROM_NOW, history, state.qos > 0, then)
         for state in wanted_retained:
             self._lookups.add(state.topic_filter, None, partial(self._first_page, request, state))
 
@@ -238,14 +238,14 @@ class Subscriptions:
         session = request.session
         if session.link is None:
             for source in followed:
-                self._store.unfollow(source.queue)
+                self._queues.unfollow(source.queue)
             return
         if not followed:
             self._refused(request, state.topic_filter, ReasonCode.QUOTA_EXCEEDED, "the store follows no more queues")
             return
         request.added.discard(state.topic_filter)
         replaced = session.drop_readers(state.topic_filter)
-        end = self._store.end
+        end = self._queues.end
         new = session.add_readers(state, followed, end)
         position, log_offset = request.positions.get(i), request.log_offsets.get(i)
         for old in replaced:

@@ -204,7 +204,7 @@ DELIVERY: tuple[Figure[Broker], ...] = (
         "penstock_events_total",
         "counter",
         "Queues that grew, as another process said: followed here or not; missed are those that only a re-check found.",
-        lambda broker: broker.store.events,
+        lambda broker: broker.store.queues.events,
         "queue",
     ),
 )

@@ -53,7 +53,7 @@ class Journal:
     """Owner of what waits for the log. The batch itself is the turn's, since the compiled part fills it."""
 
     def __init__(self, store: Store, turn: Turn, events: RateLimitedLog) -> None:
-        self._store = store
+        self._store, self._appends = store, store.appends
         self._turn = turn
         self._events = events
         self._waiting: deque[UnsafeBatch] = deque()
@@ -132,7 +132,7 @@ class Journal:
         `left_by`: by whom one that is delayed is judged when it is due. `counted`: the value of its attribute COUNTED.
         """
         topic = topic_name.encode()
-        is_live_only = self._store.is_live_only
+        is_live_only = self._store.queues.is_live_only
         live_only = is_live_only is not None and is_live_only(topic)
         flags = message_flags(qos, retain=retain, expires=expires, live_only=live_only)
         attributes = encode_attribute(Attribute.PACKET_ID, packet_id.to_bytes(2, "little")) if packet_id else b""
@@ -163,7 +163,7 @@ class Journal:
 
     def find_place(self, topic_name: str, log_offset: int, then: Callable[[int | None], None]) -> None:
         """queue_offset of the message at a log_offset in its topic's queue; None if it is in no queue."""
-        self._store.locate(topic_name, f"={log_offset}", then)
+        self._store.queues.locate(topic_name, f"={log_offset}", then)
 
     def when_safe(
         self,
@@ -175,7 +175,7 @@ class Journal:
 
         If the store does not take it the connection is closed, or `refused` is called with the reason.
         """
-        if self.quiet and self._store.safe_mark >= self._store.mark:
+        if self.quiet and self._appends.safe_mark >= self._appends.mark:
             action()
             return
         self._then.append(Deferred(connection, action, refused))
@@ -207,15 +207,15 @@ class Journal:
             self._forget_batch()
         try:
             if batch.size:
-                self._store.append(batch, placed)
+                self._appends.append(batch, placed)
             if has_messages or acks or then:
-                self._store.await_safe()
+                self._appends.await_safe()
         except StoreError as error:
             self._events.error("store", "messages refused: %s", error)
             self._refuse(UnsafeBatch(0, self._turn.now_s, acks, then, told), ReasonCode.QUOTA_EXCEEDED)
             return False
         if acks or then or told:
-            self._waiting.append(UnsafeBatch(self._store.mark, self._turn.now_s, acks, then, told, begun_s))
+            self._waiting.append(UnsafeBatch(self._appends.mark, self._turn.now_s, acks, then, told, begun_s))
         return True
 
     def _forget_batch(self) -> None:
@@ -229,7 +229,7 @@ class Journal:
         batches = self._waiting
         if not batches:
             return
-        safe = self._store.safe_mark
+        safe = self._appends.safe_mark
         while batches and batches[0].mark <= safe:
             _, _, acks, then, told, begun_s = batches.popleft()
             acknowledged = 0

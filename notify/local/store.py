@@ -36,41 +36,14 @@ from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey, Maker
 
 
-class LocalStore:
-    """A Store (notify.api) over a MessageStore in this process: every answer comes at once."""
+class LocalAppends:
+    """StoreAppends (notify.api) of one member, and what the wire server needs beside it."""
 
     def __init__(self, hub: Hub, member: Member) -> None:
-        """`member`: of the hub, whose requests these are."""
-        self.member = member
-        self.is_certain = True
-        self.reached_s, self.heard_s = 0.0, math.inf
-        self.unconfirmed = "the disk did not confirm a flush"
         self._hub = hub
-        self.readers = hub.readers
-        self.bans: StoreBans = hub.bans
-        self.quotas = LocalQuotas(hub.quotas, member)
-        self.history: History = LocalHistory(hub.messages)
-        self.events = dict.fromkeys(EVENTS, 0)
+        self._member = member
+        self._messages = hub.messages
         self._taken: list[GroupAdvanced] = []
-        self._messages = messages = hub.messages
-        self.messages = messages  # for the requests that come over the wire
-        self.status: StoreStatus | None = LocalStatus(messages)
-        self.answers_at_once = True
-        self.patience_s = messages.settings.flush_timeout_ms / 1000
-        self.max_delay_s = messages.settings.max_delay_s
-        self.weigh: Callable[[bytes], tuple[int, list[Queue]]] | None = messages.queues.dispatcher.weigh
-        has_live_only = bool(messages.settings.live_only)
-        self.is_live_only: Callable[[bytes], bool] | None = messages.queues.is_live_only if has_live_only else None
-
-    @classmethod
-    def join(cls, hub: Hub, name: str) -> Self:
-        """That of a new member of the hub."""
-        return cls(hub, hub.join(name))
-
-    def listen(self, listener: GatewayListener) -> None:
-        self.member.listen(listener, listener)
-
-    # --- the way in
 
     def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
         start = self.append_at(batch, is_awaited=False)
@@ -86,7 +59,7 @@ class LocalStore:
         start = self._messages.append(batch, is_awaited)
         if taken:
             self._hub.consumers.took(taken)
-        self._hub.settle(self.member)
+        self._hub.settle(self._member)
         return start
 
     def append_in_steps(self, batch: RecordBatch, applied: Callable[[], None] | None = None) -> int:
@@ -99,17 +72,17 @@ class LocalStore:
         if not applying.left_bytes:
             if applied is not None:
                 applied()
-            self._hub.settle(self.member)
+            self._hub.settle(self._member)
         elif applied is not None:
             applying.then(applied)
         return start
 
     @property
-    def end(self) -> int:
+    def mark(self) -> int:
         return self._messages.end
 
     @property
-    def safe(self) -> int:
+    def safe_mark(self) -> int:
         return self._messages.safe
 
     @property
@@ -129,40 +102,69 @@ class LocalStore:
         """Why nothing more gets to the disk; empty if it does."""
         return self._messages.log.sync_error
 
-    mark = end
-    safe_mark = safe
-    has_sessions = True
+    def will_take(self, taken: list[GroupAdvanced]) -> None:
+        """The next append says this of messages that were handed out."""
+        self._hub.consumers.will_take(taken)
+        self._taken += taken
 
-    # --- sessions
+
+class LocalSessions:
+    """StoreSessions (notify.api) of one member."""
+
+    are_ours = True
+
+    def __init__(self, hub: Hub, member: Member) -> None:
+        self._claims = hub.claims
+        self._member = member
 
     def claim(self, client_id: str, clean_start: bool, then: Answer, claimant: Claimant = UNJUDGED) -> None:
-        self._hub.claims.claim(self.member, client_id, clean_start, then, claimant)
+        self._claims.claim(self._member, client_id, clean_start, then, claimant)
 
     def release(self, client_id: str) -> None:
-        self._hub.claims.release(self.member, client_id)
+        self._claims.release(self._member, client_id)
 
     def hold_again(self, client_id: str, user: str | None) -> None:
-        self._hub.claims.hold_again(self.member, client_id, user)
+        self._claims.hold_again(self._member, client_id, user)
 
-    # --- following queues
+
+class LocalQueues:
+    """StoreQueues (notify.api) of one member: each answer comes at once."""
+
+    def __init__(self, hub: Hub, member: Member) -> None:
+        self._hub = hub
+        self._member = member
+        self._messages = messages = hub.messages
+        self._queues = messages.queues
+        self.events = dict.fromkeys(EVENTS, 0)
+        self.weigh: Callable[[bytes], tuple[int, list[Queue]]] | None = messages.queues.dispatcher.weigh
+        has_live_only = bool(messages.settings.live_only)
+        self.is_live_only: Callable[[bytes], bool] | None = messages.queues.is_live_only if has_live_only else None
+
+    @property
+    def end(self) -> int:
+        return self._messages.end
+
+    @property
+    def safe(self) -> int:
+        return self._messages.safe
 
     @property
     def generation(self) -> int:
-        return self._messages.queues.dispatcher.generation
+        return self._queues.dispatcher.generation
 
     def take_grown(self) -> list[Queue]:
-        return self._hub.take_grown(self.member)
+        return self._hub.take_grown(self._member)
 
     def follow(
         self, topic_filter: str, start: int, history: bool, spills: bool, then: Callable[[list[Followed]], None]
     ) -> None:
         followed = follow(self._messages, topic_filter, start, history, spills)
         for each in followed:
-            self._hub.followers.follow(self.member, each.queue, each.position)
+            self._hub.followers.follow(self._member, each.queue, each.position)
         then(followed)
 
     def unfollow(self, queue: Queue) -> None:
-        self._hub.followers.unfollow(self.member, queue)
+        self._hub.followers.unfollow(self._member, queue)
 
     def locate(self, topic_filter: str, where: str, then: Callable[[int | None], None]) -> None:
         try:
@@ -171,23 +173,16 @@ class LocalStore:
             position = None
         then(position)
 
-    @property
-    def congested(self) -> bool:
-        return self._hub.pace.is_slow
-
-    def lags(self, is_behind: bool) -> None:
-        self._hub.pace.heard(self.member, is_behind)
-
     def needed_from(self, floors: Iterable[tuple[Queue, int]]) -> None:
-        self._hub.followers.needed_from(self.member, floors)
+        self._hub.followers.needed_from(self._member, floors)
 
     # --- reading
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
-        return self._messages.queues.read(queue, start, max_records, max_bytes)
+        return self._queues.read(queue, start, max_records, max_bytes)
 
     def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> Sequence[Records | None]:
-        return self._messages.queues.read_many(queues, starts, most, max_bytes)
+        return self._queues.read_many(queues, starts, most, max_bytes)
 
     def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> RecordsAt:
         with suppress(LookupError):
@@ -204,9 +199,16 @@ class LocalStore:
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
         then(self._hub.retained_pages.page(topic_filter, after))
 
-    # --- consumer groups
 
-    def join_group(
+class LocalGroups:
+    """StoreGroups (notify.api) of one member."""
+
+    def __init__(self, hub: Hub, member: Member, appends: LocalAppends) -> None:
+        self._consumers = hub.consumers
+        self._member = member
+        self.will_take = appends.will_take
+
+    def join(
         self,
         group: GroupKey,
         consumer: str,
@@ -217,11 +219,48 @@ class LocalStore:
         user: str | None = None,
     ) -> None:
         maker = Maker(user, True)
-        then(open_consumer(self._hub.consumers, (self.member.name, consumer), group, if_new, start, handed, maker))
+        then(open_consumer(self._consumers, (self._member.name, consumer), group, if_new, start, handed, maker))
 
-    def will_take(self, taken: list[GroupAdvanced]) -> None:
-        self._hub.consumers.will_take(taken)
-        self._taken += taken
+
+class LocalStore:
+    """A Store (notify.api) over a MessageStore in this process: every answer comes at once."""
+
+    _appends_of, _queues_of, _groups_of = LocalAppends, LocalQueues, LocalGroups
+
+    def __init__(self, hub: Hub, member: Member) -> None:
+        """`member`: of the hub, whose requests these are."""
+        self.member = member
+        self.is_certain = self.answers_at_once = True
+        self.reached_s, self.heard_s = 0.0, math.inf
+        self.unconfirmed = "the disk did not confirm a flush"
+        self._hub = hub
+        self.messages = messages = hub.messages  # for the requests that come over the wire
+        self.readers = hub.readers
+        self.appends = self._appends_of(hub, member)
+        self.sessions = LocalSessions(hub, member)
+        self.queues = self._queues_of(hub, member)
+        self.groups = self._groups_of(hub, member, self.appends)
+        self.bans: StoreBans = hub.bans
+        self.quotas = LocalQuotas(hub.quotas, member)
+        self.history: History = LocalHistory(messages)
+        self.status: StoreStatus | None = LocalStatus(messages)
+        self.patience_s = messages.settings.flush_timeout_ms / 1000
+        self.max_delay_s = messages.settings.max_delay_s
+
+    @classmethod
+    def join(cls, hub: Hub, name: str) -> Self:
+        """That of a new member of the hub."""
+        return cls(hub, hub.join(name))
+
+    def listen(self, listener: GatewayListener) -> None:
+        self.member.listen(listener, listener)
+
+    @property
+    def congested(self) -> bool:
+        return self._hub.pace.is_slow
+
+    def lags(self, is_behind: bool) -> None:
+        self._hub.pace.heard(self.member, is_behind)
 
     def turn_begins(self) -> None:
         """Nothing waits here for a turn's end."""
@@ -231,16 +270,16 @@ class LocalStore:
     # --- several times a second
 
     def tick(self) -> bool:
-        more = self._messages.tick()
+        more = self.messages.tick()
         self._hub.settle(self.member)
         self._hub.consumers.tick()
         return more
 
     def now_ms(self) -> int:
-        return self._messages.now_ms()
+        return self.messages.now_ms()
 
     def due_ms(self, delay_s: int) -> int:
         return self.now_ms() + 1_000 * delay_s + 1  # now_ms() is rounded down
 
     def fault(self) -> str:
-        return str(self._messages.fault() or "")
+        return str(self.messages.fault() or "")

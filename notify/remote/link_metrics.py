@@ -19,25 +19,25 @@ _LINK: tuple[Figure[RemoteStore], ...] = (
         "penstock_link_unstored_bytes",
         "gauge",
         "Bytes that were given to the store, and that it has not confirmed.",
-        lambda store: store.unstored_bytes,
+        lambda store: store.appends.unstored_bytes,
     ),
     Figure(
         "penstock_range_cache_hits_total",
         "counter",
         "Reads of queues answered by what was read before.",
-        lambda store: store.cache.hits,
+        lambda store: store.queues.ranges.cache.hits,
     ),
     Figure(
         "penstock_range_cache_misses_total",
         "counter",
         "Reads of queues for which the store was to be asked.",
-        lambda store: store.cache.misses,
+        lambda store: store.queues.ranges.cache.misses,
     ),
     Figure(
         "penstock_range_cache_bytes",
         "gauge",
         "Bytes kept of what was read; see gateway.range_cache_bytes.",
-        lambda store: store.cache.size_bytes,
+        lambda store: store.queues.ranges.cache.size_bytes,
     ),
 )
 

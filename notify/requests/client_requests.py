@@ -34,7 +34,7 @@ class Flushing:
     def add(self, store: LocalStore, wait: wire.Wait, request_id: int, end: int, answer: WireMessage) -> None:
         """Add an answer to a Publish whose records end at log_offset `end`."""
         try:
-            store.commit()
+            store.appends.commit()
         except StoreError as error:
             answer = wire.Failed(FailureCode.UNAVAILABLE, str(error))
             wait = wire.Wait.STORED
@@ -42,18 +42,18 @@ class Flushing:
             self._ready.append((request_id, answer))
         else:
             self._answers.append((end, request_id, answer))
-            if end > store.flushed:
-                store.hurry()
+            if end > store.appends.flushed:
+                store.appends.hurry()
 
     def take_answers(self, store: LocalStore) -> list[tuple[int, WireMessage]]:
         """(request_id, answer) of those that may be sent now."""
         ready, self._ready = self._ready, []
         if not self._answers:
             return ready
-        fault = store.flush_fault()
-        while self._answers and (fault or self._answers[0][0] <= store.flushed):
+        fault = store.appends.flush_fault()
+        while self._answers and (fault or self._answers[0][0] <= store.appends.flushed):
             end, request_id, answer = self._answers.popleft()
-            if end > store.flushed:
+            if end > store.appends.flushed:
                 answer = wire.Failed(FailureCode.UNAVAILABLE, f"stored, but not on the disk: {fault}")
             ready.append((request_id, answer))
         return ready

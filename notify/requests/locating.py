@@ -26,6 +26,6 @@ def locate(store: LocalStore, message: wire.Locate, answer: Callable[[wire.WireM
             answer(wire.Located(position))
 
     try:
-        store.locate(message.topic_filter, message.where, then)
+        store.queues.locate(message.topic_filter, message.where, then)
     except StoreError as error:
         answer(wire.Failed(failure_code(error), str(error)))

@@ -149,10 +149,10 @@ class OperatorRequests:
         self._note(request, "ended the session")
         if holder is not None:
             holder.sessions.told(of_operator.Disconnect(client_id, "an operator ended the session"))
-        self._store.claim(client_id, True, partial(self._claimed, client_id, done))
+        self._store.sessions.claim(client_id, True, partial(self._claimed, client_id, done))
 
     def _claimed(self, client_id: str, done: Done, _: object) -> None:
-        self._store.release(client_id)
+        self._store.sessions.release(client_id)
         done(OperatorDone(True))
 
     def _assign(self, request: of_operator.AssignSession, done: Done) -> None:

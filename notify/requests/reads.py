@@ -79,7 +79,7 @@ def read(store: LocalStore, queues: Mapping[int, Queue], request: wire.Read, lim
         if left_bytes <= 0:
             break
         most_bytes = min(request.max_bytes, left_bytes)
-        records = store.read(queue, start, request.max_records, most_bytes)
+        records = store.queues.read(queue, start, request.max_records, most_bytes)
         count = records.count
         data = records_bytes(records)
         while count > 1 and not room.fits(data):  # the last one or two were too much
@@ -97,7 +97,7 @@ def read(store: LocalStore, queues: Mapping[int, Queue], request: wire.Read, lim
             most_bytes = min(most_bytes - len(data), room.left_bytes)
             if most_bytes <= 0:
                 break
-            records = store.read(queue, first + count, request.max_records - count, most_bytes)
+            records = store.queues.read(queue, first + count, request.max_records - count, most_bytes)
             data = records_bytes(records)
             if not records.count or records.first != first + count or not room.fits(data):
                 break

@@ -34,4 +34,4 @@ def claim(
 
     user, counts = message.user, message.counts
     claimant = Claimant(user, message.reads_all, message.reads, message.adopts_anonymous, message.address, counts)
-    peer.store.claim(message.client_id, message.clean_start, then, claimant)
+    peer.store.sessions.claim(message.client_id, message.clean_start, then, claimant)

@@ -369,7 +369,7 @@ class Conversation:
         answer = peer.append(message.sequence, frame.records, self._peers.append_limit_bytes)
         check_refused(peer, "Appends")
         stored = answer if isinstance(answer, wire.Appended) else None
-        mark = stored.end or peer.store.mark if stored is not None else 0
+        mark = stored.end or peer.store.appends.mark if stored is not None else 0
         refused = 0 if stored is not None else message.sequence
         if self._applying.left_bytes:
             self._held.behind(partial(self._answers.add, frame.request_id, mark, answer, refused))
@@ -403,7 +403,7 @@ class Conversation:
     def _check(self, frame: Frame, message: wire.Check) -> Iterator[None]:
         def then(ends: list[tuple[int, int]]) -> None:
             self._events.tell()  # what is not said yet is not lost
-            self._answer(frame.request_id, self._events.up_to(wire.Checked(ends, self._known.store.end)))
+            self._answer(frame.request_id, self._events.up_to(wire.Checked(ends, self._known.store.queues.end)))
 
         return long_frames.check(self._known, message.refs[: self._events.most_ends], then)
 
@@ -440,7 +440,7 @@ class Conversation:
         return self._operators.requests.do(message, partial(self._answer_when_safe, frame.request_id))
 
     def _answer_when_safe(self, request_id: int, answer: WireMessage) -> None:
-        self._answers.add(request_id, self._known.store.mark, answer)
+        self._answers.add(request_id, self._known.store.appends.mark, answer)
         self.wake()
 
     def _tell_rights(self, frame: Frame, message: Question) -> Iterator[None]:
@@ -487,7 +487,7 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
     wire.CancelDelayed: Conversation._cancel_delayed,
     wire.ListDelayed: Conversation._list_delayed,
     wire.Claim: Conversation._claim,
-    wire.Release: lambda self, _, message: self._known.store.release(message.client_id),
+    wire.Release: lambda self, _, message: self._known.store.sessions.release(message.client_id),
     wire.Holds: lambda self, _, message: long_frames.holds(self._known, message),
     wire.Judged: lambda self, _, message: self._known.questions.answered(message),
     of_pace.Behind: lambda self, _, message: self._known.store.lags(message.is_behind),

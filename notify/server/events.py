@@ -124,12 +124,12 @@ class Events:
 
     def _begin(self) -> _Round:
         peer = self._peer
-        grown = peer.store.take_grown()
+        grown = peer.store.queues.take_grown()
         if self._has_all_ends_to_tell:
             grown = list(peer.refs)
             self._has_all_ends_to_tell = False
         self._rounds += 1  # large or not
-        return _Round(*peer.member.take_named(), grown, peer.store.end)
+        return _Round(*peer.member.take_named(), grown, peer.store.queues.end)
 
     def _tell_all(self) -> None:
         while self._round is not None and self._round.is_large:  # it began before
@@ -151,7 +151,7 @@ class Events:
         named, grown = round_.take() if is_large else (round_.named, round_.grown)
         self._round = round_ if is_large and not round_.is_over else None
         self._is_current = is_new and self._round is None
-        safe, end = peer.store.safe, round_.end
+        safe, end = peer.store.queues.safe, round_.end
         if is_large:
             safe, end = min(safe, end), end if self._round is None else self.told_end
         refs = [peer.refs[queue] for queue in grown if queue in peer.refs]

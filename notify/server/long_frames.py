@@ -127,5 +127,5 @@ def holds(peer: Peer, message: wire.Holds) -> Iterator[None]:
         fault = text_fault(client_id)
         if fault:
             raise WireError(f"client_id {fault}")
-        peer.store.hold_again(client_id, user)
+        peer.store.sessions.hold_again(client_id, user)
         yield

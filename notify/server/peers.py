@@ -139,7 +139,7 @@ class Peer:
         return min([self._safe_sequence, *(first - 1 for first in doubtful)])
 
     def _note_safe(self) -> None:
-        safe = self.store.safe_mark
+        safe = self.store.appends.safe_mark
         while self._unsafe and self._unsafe[0][1] <= safe:
             self._safe_sequence = self._unsafe.popleft()[0]
 
@@ -154,7 +154,7 @@ class Peer:
             return self._refuse(sequence, FailureCode.UNAVAILABLE, "one before it was refused")
         try:
             batch, changes = self._batch(sequence, records, limit_bytes)
-            start = self.store.append_in_steps(batch, self._before(changes) if changes else None)
+            start = self.store.appends.append_in_steps(batch, self._before(changes) if changes else None)
         except (ValueError, StoreError) as error:
             return self._refuse(sequence, failure_code(error), str(error))
         end = start + batch.size
@@ -280,8 +280,8 @@ class Peer:
         def then(followed: list[Followed]) -> None:
             found.extend(self._info(each) for each in followed)
 
-        self.store.follow(request.topic_filter, request.start, request.history, request.spills, then)
-        return wire.Following(found, self.store.end)
+        self.store.queues.follow(request.topic_filter, request.start, request.history, request.spills, then)
+        return wire.Following(found, self.store.queues.end)
 
     def _info(self, followed: Followed) -> wire.QueueInfo:
         queue = followed.queue
@@ -301,7 +301,7 @@ class Peer:
             self.follows[queue] -= 1
             if not self.follows[queue]:
                 del self.follows[queue], self.queues[ref], self.refs[queue], self.began[queue]
-            self.store.unfollow(queue)
+            self.store.queues.unfollow(queue)
 
     def ends(self, refs: list[int]) -> list[tuple[int, int]]:
         """Where these queues end."""
@@ -309,7 +309,7 @@ class Peer:
 
     def set_floors(self, floors: list[tuple[int, int]]) -> None:
         known = [(self.queues[ref], floor) for ref, floor in floors if ref in self.queues]
-        self.store.needed_from(known)
+        self.store.queues.needed_from(known)
 
 
 class Peers:

@@ -57,7 +57,7 @@ class SafeAnswers:
 
     def take(self, peer: Peer) -> Iterator[ReadyAnswer]:
         """The answers that may be sent now."""
-        safe = peer.store.safe_mark
+        safe = peer.store.appends.safe_mark
         while self._answers and self._answers[0].mark <= safe:
             answer = self._answers.popleft()
             yield ReadyAnswer(answer.request_id, answer.message)

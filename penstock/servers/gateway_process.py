@@ -75,7 +75,7 @@ async def _serve(
         if settings.admin is not None:
             closing.callback(open_gateway_admin(settings.admin, lambda: broker, lambda: None, store).close)
         if settings.notify.events == "lookup" and settings.notify.redis_url:
-            redis = RedisEntry(settings.notify.redis_url, name, store.watched, settings.notify.redis_lease_ms)
+            redis = RedisEntry(settings.notify.redis_url, name, store.queues.watched, settings.notify.redis_lease_ms)
             closing.push_async_callback(redis.close)
             redis.start()
         connecting = asyncio.create_task(link.run())

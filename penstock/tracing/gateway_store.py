@@ -16,7 +16,10 @@ from opentelemetry.trace import Span
 
 from lightqueue.queues._queues import Queue
 from notify.api import GroupConsumer, LeasedMessages, Placed
-from notify.local.store import LocalStore
+from notify.local.store import LocalAppends, LocalGroups, LocalQueues, LocalStore
+from notify.remote.appends import RemoteAppends
+from notify.remote.groups import RemoteGroups
+from notify.remote.queues import RemoteQueues
 from notify.remote.store import RemoteStore
 from penstock.tracing.batches import FoundMessage, changed, find_traced
 from penstock.tracing.spans import Tracing, context_of, fail
@@ -26,7 +29,7 @@ from store.records.trace_context import NEEDLE
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey
 from store.wire.client.requests import Outcome, PendingRequest
-from store.wire.messages import Append, Welcome
+from store.wire.messages import Append
 
 if TYPE_CHECKING:
     from gateway.mqtt._mqtt import Reader
@@ -159,9 +162,7 @@ class GatewaySpans:
         return bool(self._unsafe)
 
 
-class TracedLocalStore(LocalStore):
-    """The store in this process, for a gateway with tracing."""
-
+class TracedLocalAppends(LocalAppends):
     spans: GatewaySpans
 
     def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
@@ -169,6 +170,10 @@ class TracedLocalStore(LocalStore):
             super().append(changed_batch, changed_placed)
         if spans:
             self.spans.appended(spans, self.mark)
+
+
+class TracedLocalQueues(LocalQueues):
+    spans: GatewaySpans
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records:
         records = super().read(queue, start, max_records, max_bytes)
@@ -180,7 +185,11 @@ class TracedLocalStore(LocalStore):
         self.spans.read_many(queues, found)
         return found
 
-    def join_group(
+
+class TracedLocalGroups(LocalGroups):
+    spans: GatewaySpans
+
+    def join(
         self,
         group: GroupKey,
         consumer: str,
@@ -190,39 +199,32 @@ class TracedLocalStore(LocalStore):
         then: Callable[[GroupConsumer | str], None],
         user: str | None = None,
     ) -> None:
-        super().join_group(group, consumer, if_new, start, traced_handing(self.spans, group, handed), then, user)
-
-    def turn_ends(self) -> None:
-        super().turn_ends()
-        _settle(self.spans, self.safe_mark)
-
-    def tick(self) -> bool:
-        self.spans.safe(self.safe_mark)
-        return super().tick()
+        super().join(group, consumer, if_new, start, traced_handing(self.spans, group, handed), then, user)
 
 
-class TracedRemoteStore(RemoteStore):
-    """The store in another process, for a gateway with tracing."""
+class TracedLocalStore(LocalStore):
+    """The store in this process, for a gateway with tracing."""
 
-    spans: GatewaySpans
+    _appends_of, _queues_of, _groups_of = TracedLocalAppends, TracedLocalQueues, TracedLocalGroups
+    appends: TracedLocalAppends
+    queues: TracedLocalQueues
+    groups: TracedLocalGroups
 
     def trace(self, spans: GatewaySpans) -> None:
         """To be called once, before anything else."""
-        self.spans = spans
-        join = self._groups.join
+        self.spans = self.appends.spans = self.queues.spans = self.groups.spans = spans
 
-        def join_group(
-            group: GroupKey,
-            consumer: str,
-            if_new: GroupSettings,
-            start: str,
-            handed: Callable[[LeasedMessages], None],
-            then: Callable[[GroupConsumer | str], None],
-            user: str | None = None,
-        ) -> None:
-            join(group, consumer, if_new, start, traced_handing(spans, group, handed), then, user)
+    def turn_ends(self) -> None:
+        super().turn_ends()
+        _settle(self.spans, self.appends.safe_mark)
 
-        self.join_group = join_group
+    def tick(self) -> bool:
+        self.spans.safe(self.appends.safe_mark)
+        return super().tick()
+
+
+class TracedRemoteAppends(RemoteAppends):
+    spans: GatewaySpans
 
     def append(self, batch: RecordBatch, placed: Placed | None = None) -> None:
         with self.spans.publishing(batch, placed) as (changed_batch, changed_placed, spans):
@@ -230,15 +232,19 @@ class TracedRemoteStore(RemoteStore):
         if spans:
             self.spans.appended(spans, self.mark)
 
-    def _append_answered(self, request: PendingRequest, answer: Outcome) -> None:
+    def answered(self, request: PendingRequest, answer: Outcome) -> None:
         if isinstance(answer, RequestRefused) and isinstance(request.message, Append):
             self.spans.refused(request.message.sequence, str(answer))
-        super()._append_answered(request, answer)
+        super().answered(request, answer)
         self.spans.safe(self.safe_mark)
 
-    def _begin_anew(self, welcome: Welcome) -> None:
+    def begin_anew(self, appended: int) -> int:
         self.spans.refused(self.mark, "the store gave up on this gateway")
-        super()._begin_anew(welcome)
+        return super().begin_anew(appended)
+
+
+class TracedRemoteQueues(RemoteQueues):
+    spans: GatewaySpans
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records | None:
         records = super().read(queue, start, max_records, max_bytes)
@@ -250,9 +256,38 @@ class TracedRemoteStore(RemoteStore):
         self.spans.read_many(queues, found)
         return found
 
+
+class TracedRemoteGroups(RemoteGroups):
+    spans: GatewaySpans
+
+    def join(
+        self,
+        group: GroupKey,
+        consumer: str,
+        if_new: GroupSettings,
+        start: str,
+        handed: Callable[[LeasedMessages], None],
+        then: Callable[[GroupConsumer | str], None],
+        user: str | None = None,
+    ) -> None:
+        super().join(group, consumer, if_new, start, traced_handing(self.spans, group, handed), then, user)
+
+
+class TracedRemoteStore(RemoteStore):
+    """The store in another process, for a gateway with tracing."""
+
+    _appends_of, _queues_of, _groups_of = TracedRemoteAppends, TracedRemoteQueues, TracedRemoteGroups
+    appends: TracedRemoteAppends
+    queues: TracedRemoteQueues
+    groups: TracedRemoteGroups
+
+    def trace(self, spans: GatewaySpans) -> None:
+        """To be called once, before anything else."""
+        self.spans = self.appends.spans = self.queues.spans = self.groups.spans = spans
+
     def turn_ends(self) -> None:
         super().turn_ends()
-        _settle(self.spans, self.safe_mark)
+        _settle(self.spans, self.appends.safe_mark)
 
 
 def _settle(spans: GatewaySpans, safe_mark: int) -> None:

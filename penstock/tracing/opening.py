@@ -42,7 +42,7 @@ class TracingParts:
         from penstock.tracing.gateway_store import GatewaySpans, TracedLocalStore
 
         store = TracedLocalStore.join(hub, GATEWAY)
-        store.spans = GatewaySpans(self._tracing)
+        store.trace(GatewaySpans(self._tracing))
         return store
 
     def remote_store(self, *arguments: Any) -> RemoteStore:

@@ -91,7 +91,7 @@ def test_readers_that_do_not_share_cost_something_for_each_message(
     publisher = bench.connect("p")
     readers = crowd(bench, Counting, "a/+", READERS, qos)
     turns = turns_for(bench, publisher, publishes(publisher, "a/b", MESSAGES, qos, **properties))
-    assert turns > MORE or bench.broker.store.weigh is None
+    assert turns > MORE or bench.broker.store.queues.weigh is None
     for reader in readers:
         assert [int(each) for each in reader.payloads()] == list(range(MESSAGES))
 
@@ -131,7 +131,7 @@ def test_who_publishes_to_a_crowd_waits_until_it_was_sent_to(bench: Bench) -> No
     readers = crowd(bench, Slow, "a/+", 40)
     publisher.feed(publishes(publisher, "a/b", 1))
     bench.broker.end_turn()
-    knows_readers = bench.broker.store.weigh is not None
+    knows_readers = bench.broker.store.queues.weigh is not None
     assert is_crowded(bench) == knows_readers
     assert publisher.transport.is_reading() == (not knows_readers)
     publisher.feed(encode(publisher.publish_packet("a/b", b"next"), 5) + encode(PingReq(), 5))
@@ -151,7 +151,7 @@ def test_who_publishes_to_a_crowd_does_not_wait_for_what_others_publish_later(be
     for publisher, topic in ((first, "a/x"), (second, "b/x")):
         publisher.feed(publishes(publisher, topic, 1))
         bench.broker.end_turn()
-    if bench.broker.store.weigh is not None:
+    if bench.broker.store.queues.weigh is not None:
         assert not first.transport.is_reading()
         while not first.transport.is_reading():
             bench.loop.turn()
@@ -184,7 +184,7 @@ def test_queues_for_which_no_time_is_left_come_in_later_turns(bench: Bench, monk
         if not at:
             bench.broker.end_turn()
             waiting = len(bench.broker.deliverer.pending)
-            assert waiting or bench.broker.store.weigh is None
+            assert waiting or bench.broker.store.queues.weigh is None
     bench.run()
     for reader in readers:
         assert reader.payloads() == [b"0", b"1"] * 3
@@ -197,7 +197,7 @@ def test_a_turn_that_took_in_much_delivers_in_the_next_one(bench: Bench, monkeyp
     publisher = bench.connect("p")
     filters = ["/".join(each) for each in itertools.product("a+", repeat=6)]
     readers = [crowd(bench, Counting, each, 1)[0] for each in filters]
-    if bench.broker.store.weigh is None:
+    if bench.broker.store.queues.weigh is None:
         return  # which queues a message goes to is not known here
     for number in range(1, 5):
         publisher.feed(publishes(publisher, "/".join("a" * 6), 1))
@@ -211,7 +211,7 @@ def test_a_turn_that_took_in_much_delivers_in_the_next_one(bench: Bench, monkeyp
 def test_who_publishes_to_a_crowd_is_read_once_in_a_turn(bench: Bench) -> None:
     """Else sends are twice as large, and each byte costs more."""
     readers = crowd(bench, Counting, "a/+", 40)
-    if bench.broker.store.weigh is None:
+    if bench.broker.store.queues.weigh is None:
         return  # how many readers there are is not known here
     turn = bench.broker.turn
     sockets = Sockets(turn, bytearray(READ_BYTES), lambda call, *error: bench.loop.call_soon(partial(call, *error)))

@@ -140,17 +140,17 @@ def test_who_waits_behind_another_gateway_is_judged_as_well(bench: Bench) -> Non
     """The session is at another gateway, and its user waits for it here; so does another one."""
     other = LocalStore.join(bench.hub, "other")
     answers: list[object] = []
-    other.claim("d", False, answers.append, Claimant("a"))
+    other.sessions.claim("d", False, answers.append, Claimant("a"))
     mine, stranger = bench.client(user="a"), bench.client(user="b")
     for client in (mine, stranger):
         client.feed(encode(connect_packet("d"), 5))
     bench.run()
     assert stranger.one(ConnAck).reason_code is ReasonCode.NOT_AUTHORIZED
     assert mine.received() == []
-    other.release("d")
+    other.sessions.release("d")
     bench.run()
     assert mine.one(ConnAck).reason_code is ReasonCode.SUCCESS
-    other.claim("d", False, answers.append, Claimant("b"))
+    other.sessions.claim("d", False, answers.append, Claimant("b"))
     assert answers == [None, ClaimDenied()]
     assert not mine.is_closed
 
@@ -252,7 +252,7 @@ def test_who_waits_for_a_session_that_is_given_to_another_is_told(bench: Bench) 
     bench.connect("d", user="a", **DURABLE).lose()
     other = LocalStore.join(bench.hub, "other")
     answers: list[object] = []
-    other.claim("d", False, answers.append, Claimant("a"))
+    other.sessions.claim("d", False, answers.append, Claimant("a"))
     client = bench.client(user="a")
     client.send(connect_packet("d"))
     assert client.received() == []
@@ -268,13 +268,13 @@ def test_a_user_who_was_let_in_while_a_gateway_was_away_gives_way(bench: Bench) 
     """The gateway's connection is of the kind that no record knows."""
     first, second = LocalStore.join(bench.hub, "first"), LocalStore.join(bench.hub, "second")
     answers: list[object] = []
-    second.claim("c", False, answers.append, Claimant("b"))
+    second.sessions.claim("c", False, answers.append, Claimant("b"))
     batch = RecordBatch()
     batch.append(*encode_change(SessionOpened("c", False, 60, user="b", holder="second")))
     bench.store.append(batch)
     told: list[str] = []
     second.member.sessions = Mock(taken_over=told.append)
-    first.hold_again("c", "a")
+    first.sessions.hold_again("c", "a")
     assert told == ["c"]
     batch = RecordBatch()
     batch.append(*encode_change(SessionClosed("c", 60, keep_will=False)))
@@ -282,5 +282,5 @@ def test_a_user_who_was_let_in_while_a_gateway_was_away_gives_way(bench: Bench) 
     bench.hub.settle()
     assert bench.hub.claims.holder("c") is first.member
     assert bench.store.sessions.get("c") is None, "what the other user began has ended"
-    second.claim("c", False, answers.append, Claimant("b"))
+    second.sessions.claim("c", False, answers.append, Claimant("b"))
     assert answers == [None, ClaimDenied()]

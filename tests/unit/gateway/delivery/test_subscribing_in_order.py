@@ -59,7 +59,7 @@ def test_many_in_turns(bench: Bench) -> None:
 def test_subscriptions_that_come_together_are_one_append(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     readers = [bench.durable(f"r{number}") for number in range(8)]
     appends: list[object] = []
-    store, append = bench.broker.store, bench.broker.store.append
+    store, append = bench.broker.store.appends, bench.broker.store.appends.append
 
     def counted(batch: RecordBatch, placed: Placed | None = None) -> None:
         appends.append(batch)

@@ -450,14 +450,14 @@ def test_a_session_that_nobody_waits_for_any_more_is_let_go(bench: Bench) -> Non
     """Its client left while this gateway was waiting for it, and is waited for at another."""
     other = LocalStore.join(bench.hub, "other")
     answers: list[object] = []
-    other.claim("a", False, answers.append)
+    other.sessions.claim("a", False, answers.append)
     client = bench.client(4)
     client.send(connect_packet("a", 4, clean_start=False))
     client.lose()
     bench.run()
-    other.release("a")
+    other.sessions.release("a")
     bench.run()
-    other.claim("a", False, answers.append)
+    other.sessions.claim("a", False, answers.append)
     assert len(answers) == 2
 
 
@@ -466,13 +466,13 @@ def test_who_is_back_before_this_gateway_knew_that_he_had_left_stays(bench: Benc
     other = LocalStore.join(bench.hub, "other")
     answers: list[object] = []
     first = bench.connect("a")
-    other.claim("a", False, answers.append)
+    other.sessions.claim("a", False, answers.append)
     again = bench.client()
     again.feed(encode(connect_packet("a"), 5))
     bench.run()
     assert first.is_closed
     assert len(answers) == 1
     assert not again.is_closed
-    other.release("a")
+    other.sessions.release("a")
     bench.run()
     assert again.one(ConnAck).reason_code is ReasonCode.SUCCESS

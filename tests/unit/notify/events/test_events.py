@@ -27,7 +27,7 @@ def say(bench: Bench, topic: str, payload: bytes) -> None:
 
 
 def events(bench: Bench) -> tuple[int, int, int]:
-    counts = bench.broker.store.events
+    counts = bench.broker.store.queues.events
     return counts["followed"], counts["other"], counts["missed"]
 
 
@@ -35,7 +35,7 @@ def events(bench: Bench) -> tuple[int, int, int]:
 def test_a_broadcast_is_for_those_who_follow_the_queue(topic_filter: str, bench: Bench) -> None:
     bench.hub.lookup = Broadcast()
     other = LocalStore.join(bench.hub, "other")
-    other.follow("b/2", -1, False, False, lambda _: None)
+    other.queues.follow("b/2", -1, False, False, lambda _: None)
     client = bench.connect("c")
     client.subscribe(topic_filter)
     say(bench, "a/1", b"1")

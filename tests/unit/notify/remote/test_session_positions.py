@@ -33,7 +33,7 @@ def position(bench: Bench) -> int:
 
 def mirrors(bench: Bench) -> Mirrors:
     assert bench.wire is not None
-    return bench.wire.gateway._mirrors
+    return bench.wire.gateway.queues._mirrors
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["one connection", "cut"])
@@ -53,12 +53,12 @@ def test_what_a_queue_that_is_not_followed_again_has_is_not_passed_over(
     bench.wire.connect()
     while not mirrors(bench).refs:
         bench.loop.turn()
-    before = bench.wire.gateway.events["followed"]
+    before = bench.wire.gateway.queues.events["followed"]
     if is_cut:
         bench.wire.cut()
         bench.wire.connect()
     say(bench, "a/1")
-    while bench.wire.gateway.events["followed"] == before:
+    while bench.wire.gateway.queues.events["followed"] == before:
         bench.loop.turn()
     assert len(mirrors(bench).refs) == 1
     client.lose()

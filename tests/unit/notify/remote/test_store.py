@@ -30,7 +30,7 @@ class Reading:
         self.wire = WireBetween(self.hub, self.loop, 10)
         self.position = 0
         followed: list[Followed] = []
-        self.gateway.follow("t/#", FROM_NOW, True, True, followed.extend)
+        self.gateway.queues.follow("t/#", FROM_NOW, True, True, followed.extend)
         self.loop.run()
         self.queue: Queue = followed[0].queue
 
@@ -44,7 +44,7 @@ class Reading:
         self.loop.run()
 
     def read(self) -> Records | None:
-        return self.gateway.read(self.queue, self.position, 100, 1 << 20)
+        return self.gateway.queues.read(self.queue, self.position, 100, 1 << 20)
 
     def asked(self) -> Records:
         """A range that has to be asked for."""
@@ -72,7 +72,7 @@ def test_the_first_range_is_asked_for_the_next_ones_come(reading: Reading) -> No
     assert reading.asked().count == 2
     reading.publish(b"3")
     reading.publish(b"4", b"5")
-    assert reading.gateway.take_grown() == [reading.queue]
+    assert reading.gateway.queues.take_grown() == [reading.queue]
     assert [reading.had().count, reading.had().count] == [1, 2]
     assert reading.read() is None
     assert reading.wire.figures.reads == 1
@@ -99,7 +99,7 @@ def test_what_was_pushed_is_asked_for_once_it_had_to_go(reading: Reading) -> Non
     reading.publish(b"1")
     reading.asked()
     reading.publish(b"2")
-    reading.gateway.cache.clear()
+    reading.gateway.queues.ranges.cache.clear()
     assert reading.asked().count == 1
 
 
@@ -143,7 +143,7 @@ def test_who_is_far_behind_passes_over_what_no_frame_can_hold(reading: Reading) 
     """The range that says so has no records."""
     sent = [b"%d" % number for number in range(500)]
     reading.publish(*sent)
-    reading.gateway.cache.add(1, [(reading.queue, 0, Records(1))])
+    reading.gateway.queues.ranges.cache.add(1, [(reading.queue, 0, Records(1))])
     assert reading.had().count == 0
     assert read_on(reading)[0] == sent[1:]
 
@@ -162,12 +162,12 @@ def test_only_so_many_are_asked_ahead_for(reading: Reading) -> None:
 def test_nothing_is_made_of_a_queue_that_is_not_followed_any_more(reading: Reading) -> None:
     reading.publish(b"1")
     reading.asked()
-    reading.gateway.unfollow(reading.queue)
+    reading.gateway.queues.unfollow(reading.queue)
     publish(reading.store, "t/1", b"2")
     reading.hub.settle()  # the store does not know it yet
     reading.loop.run()
-    assert reading.gateway.take_grown() == []
-    assert reading.gateway.cache.get(reading.queue, 1) is None
+    assert reading.gateway.queues.take_grown() == []
+    assert reading.gateway.queues.ranges.cache.get(reading.queue, 1) is None
 
 
 def test_who_stays_alone_is_told_of_what_grew_before_and_after(tmp_path: Path) -> None:
@@ -176,13 +176,13 @@ def test_who_stays_alone_is_told_of_what_grew_before_and_after(tmp_path: Path) -
     left, stays = LocalStore.join(hub, "left"), LocalStore.join(hub, "stays")
     followed: list[Followed] = []
     for topic_filter in ("t/1", "t/2"):
-        stays.follow(topic_filter, FROM_NOW, True, True, followed.extend)
+        stays.queues.follow(topic_filter, FROM_NOW, True, True, followed.extend)
     publish(store, "t/1", b"1")
     hub.settle(left.member)
     hub.leave(left.member, {})
     publish(store, "t/2", b"2")
-    assert stays.take_grown() == [each.queue for each in followed]
-    assert stays.take_grown() == []
+    assert stays.queues.take_grown() == [each.queue for each in followed]
+    assert stays.queues.take_grown() == []
     store.close()
 
 
@@ -191,9 +191,9 @@ def test_what_is_appended_while_the_store_is_away_fits_its_frames(reading: Readi
     payloads = [b"%02d" % number + bytes(5_000) for number in range(20)]
     batch = batch_of(*payloads, topic=b"t/1")
     assert batch.size > reading.store.log.largest_append_bytes
-    reading.gateway.append(batch)
+    reading.gateway.appends.append(batch)
     reading.wire.connect()
     reading.loop.run()
-    assert reading.gateway.unstored_bytes == 0
+    assert reading.gateway.appends.unstored_bytes == 0
     queue = reading.store.queues.topic_queue(b"t/1")
     assert [record.payload for record in read_all(reading.store, queue)] == payloads

@@ -390,7 +390,7 @@ def test_a_store_without_a_wire_forgets_peers(bench: WireBench) -> None:
 
 def test_sessions_of_the_stores_own_process_end_with_it(bench: WireBench) -> None:
     opened(bench.connect("gw"))
-    LocalStore.join(bench.hub, "gateway").append(
+    LocalStore.join(bench.hub, "gateway").appends.append(
         RecordBatch.adopt(changes_of(SessionOpened("c2", False, 3600)), bytes(RecordType))
     )
     bench.restart()
