@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from store.state.changes import Change, SessionClosed, SessionOpened, encode_cha
 from store.wire.base import MOST_ITEMS, MOST_ITEMS_OF_CLIENT
 from store.wire.client_messages import Publish, Published, Wait
 from store.wire.frames import FrameReader, encode
+from store.wire.group_messages import Ack, ChangeInvisible, Receipt, Reject
 from store.wire.messages import (
     Append,
     Appended,
@@ -405,6 +407,22 @@ def test_a_client_names_only_so_many_queues_in_one_frame(tmp_path: Path) -> None
             assert len(reader.feed(encode(message([item] * most), number))) == 1  # type: ignore[list-item]
             with pytest.raises(WireError):
                 reader.feed(encode(message([item] * (most + 1)), number))  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("ref", [1, 200, 60_000, 1 << 31])
+def test_a_client_names_only_so_many_receipts_in_one_frame(ref: int) -> None:
+    receipts = [Receipt(1 << 50, number, 1) for number in range(MOST_ITEMS_OF_CLIENT)]
+    for make in (
+        partial(Ack, ref),
+        partial(ChangeInvisible, ref, invisible_ms=1),
+        partial(Reject, ref, delay_ms=None, dead=""),
+    ):
+        for role in (Role.CLIENT, Role.GATEWAY):
+            assert len(FrameReader(4 << 20, role).feed(encode(make(receipts), 1))) == 1
+        more = encode(make([*receipts, receipts[0]]), 1)
+        with pytest.raises(WireError, match="more than 10000 receipts"):
+            FrameReader(4 << 20, Role.CLIENT).feed(more)
+        assert len(FrameReader(4 << 20, Role.GATEWAY).feed(more)) == 1  # an older one may send them
 
 
 def test_many_ends_of_sessions_that_others_have_by_now() -> None:
