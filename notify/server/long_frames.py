@@ -70,7 +70,7 @@ def publish(peer: Peer, records: memoryview, limit_bytes: int, then: Callable[[]
         pass
     if len(records) >= LARGE_PUBLISH_BYTES:
         yield
-        yield from peer.prepared.make(records, [], Role.CLIENT, peer.limits(limit_bytes))
+        yield from peer.prepared.make(records, [], Role.CLIENT, peer.limits(limit_bytes), peer.name)
     then()
 
 
@@ -78,7 +78,7 @@ def append(
     peer: Peer, records: memoryview, cuts: list[int], limit_bytes: int, then: Callable[[], None]
 ) -> Iterator[None]:
     """Check a gateway's changes of state, a piece between two `cuts` in each step, before `then` stores all of them."""
-    yield from peer.prepared.make(records, cuts, Role.GATEWAY, peer.limits(limit_bytes))
+    yield from peer.prepared.make(records, cuts, Role.GATEWAY, peer.limits(limit_bytes), peer.name)
     then()
 
 
