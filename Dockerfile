@@ -9,7 +9,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY . .
-RUN pip wheel --no-cache-dir --wheel-dir /wheels '.[redis,tracing]'
+RUN pip wheel --no-cache-dir --wheel-dir /wheels '.[oidc,redis,tracing]'
 
 FROM python:3.11-slim
 # By number, so that Kubernetes can see that it is not root.
@@ -19,7 +19,7 @@ RUN groupadd --gid 10001 penstock \
 # There is one version of each among the wheels.
 # hadolint ignore=DL3013
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir --root-user-action=ignore --no-index --find-links=/wheels 'penstock[redis,tracing]'
+    pip install --no-cache-dir --root-user-action=ignore --no-index --find-links=/wheels 'penstock[oidc,redis,tracing]'
 
 USER 10001:10001
 WORKDIR /var/lib/penstock

@@ -55,6 +55,13 @@ class AuthSettings:
             "pattern": r"(https?://\S+)?",
         },
     )
+    jwt_keys_url_prefix: str = field(
+        default="",
+        metadata={
+            "doc": "What the names of users begin with whose tokens a key of jwt_keys_url has signed, as sso: in "
+            "sso:alice. With a : no name of the password file is one of them.",
+        },
+    )
     jwt_keys_refresh_s: int = field(
         default=300, metadata={"doc": "Interval at which the keys are fetched from jwt_keys_url.", "at_least": 10}
     )

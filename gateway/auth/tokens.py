@@ -223,11 +223,17 @@ class TokenCheck:
         """Raises UnknownKey."""
         try:
             claims, key = self._claims(token)
-            return replace(self._identity(claims, credentials), key=key.fingerprint)
+            identity = self._identity(claims, credentials)
+            return replace(identity, username=self._prefix_of(key) + identity.username, key=key.fingerprint)
         except jwt.PyJWTError as error:
             return LoginRefused(f"token: {error}")
         except (AuthError, ValueError, TypeError, OverflowError, RecursionError) as error:
             return LoginRefused(f"token: {error}")
+
+    def _prefix_of(self, key: Key) -> str:
+        """What names in its tokens begin with. A key that was fetched is none of the file's, also once it is gone."""
+        is_of_file = any(key is each for each in self._keys)
+        return "" if is_of_file else self._settings.jwt_keys_url_prefix
 
     def _claims(self, token: bytes) -> tuple[dict[str, Any], Key]:
         """The claims of a token, and the key that signed it. Raises UnknownKey."""

@@ -40,6 +40,8 @@ MOST_GROUPS = 1_024
 LOOKS_PER_POP = 16  # reads of the queue for one answer, of LOOK_RECORDS each
 LOOK_RECORDS = 512
 LOOK_BYTES = 1 << 20
+ONE_BY_ONE = 128
+"""Messages of one answer that are read one by one, as they come again or expire: each takes some 7 µs."""
 MANY_CHANGES = 8_192  # are written without waiting
 CHANGES_PER_MS = 64  # changes that are written at once where a consumer waits for that, since so few are quick
 RANGES_PER_RECORD = 500
@@ -139,19 +141,23 @@ class GroupQueue:
         return PoppedMessages([Range(lease.serial, lease.deliveries, first, count)], records, place, count)
 
     def pop(self, consumer: ConsumerKey, most: int, max_bytes: int, now_ms: int, due_ms: int) -> PoppedMessages:
-        """Lease out up to `most` messages, and no more once they have `max_bytes`; one that is larger goes alone."""
+        """Lease out up to `most` messages, and no more once they have `max_bytes`; one that is larger goes alone.
+
+        Those that come again or expire are ONE_BY_ONE at most.
+        """
         group = self.group
         group.run(now_ms)
         if self.state.paused:
             return NOTHING
         ranges: list[Range] = []
         parts: list[bytes | Records] = []
-        count = 0
+        count = alone = 0
         left_bytes = max_bytes
         read: dict[int, bytes] = {}
         for looks in range(LOOKS_PER_POP):
             places: list[PartitionOffset] = []
-            for place, data in self._readable(group.available(consumer, most - count), read, now_ms):
+            available = group.available(consumer, min(most - count, ONE_BY_ONE - alone))
+            for place, data in self._readable(available, read, now_ms):
                 size = len(data) + RANGE_BYTES
                 if parts and size > left_bytes:
                     left_bytes = 0
@@ -161,10 +167,11 @@ class GroupQueue:
                 parts.append(data)
             if places:
                 count += len(places)
+                alone += len(places)
                 self._changed_ms = self._changed_ms or now_ms
                 ranges += ranges_of(group.hand_out(consumer, places, now_ms, due_ms))
             start = group.look_from(consumer)
-            is_full = left_bytes <= 0 or count >= most
+            is_full = left_bytes <= 0 or count >= most or alone >= ONE_BY_ONE
             if is_full or start is None or start >= self.queue.next_offset:
                 break
             if self.settings.partitions and parts and looks:  # partitions without messages would have it look on
@@ -177,6 +184,8 @@ class GroupQueue:
                 left_bytes -= records_size(records) + RANGE_BYTES * records.count
                 read = {}
             else:
+                if records.count > LOOK_RECORDS:
+                    records = self._read(start, LOOK_RECORDS, left_bytes)
                 read = self._find(start, records)
         return dealt(ranges, parts, count)
 

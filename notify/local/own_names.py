@@ -69,11 +69,8 @@ class OwnNames:
             return ""
         if isinstance(message, WHOLE_LOG):
             return "it shows the log of all namespaces" if names.name else ""
-        if isinstance(message, of_log.QueueOffsets):
-            if len(message.topics) > of_log.MOST_TOPICS:
-                return f"more than {of_log.MOST_TOPICS} topics at a time"
-            if not all(map(self.has_topic, message.topics)):
-                return "it asks for topics of other namespaces"
+        if isinstance(message, of_log.QueueOffsets) and not all(map(self.has_topic, message.topics)):
+            return "it asks for topics of other namespaces"
         topic_filter = getattr(message, "topic_filter", "")
         if topic_filter and not names.has_topic(topic_filter):
             return f"the topic filter {topic_filter[:MOST_SHOWN]!r} is of another namespace"

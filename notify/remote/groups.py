@@ -5,7 +5,7 @@ A store that was restarted knows no consumer: each is opened again, and what it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from store.state.changes import GroupAdvanced
 from store.state.group_settings import LATEST, GroupSettings
 from store.state.group_states import GroupKey
 from store.wire import group_messages as wire
-from store.wire.base import WireMessage
+from store.wire.base import ITEMS_PER_FRAME, WireMessage
 from store.wire.frames import Frame
 
 if TYPE_CHECKING:
@@ -152,10 +152,20 @@ class RemoteConsumer:
             self.open()  # it is no consumer there any more
 
     def ack(self, receipts: list[Receipt], then: Callable[[], None] | None = None) -> None:
-        self._last_ack += 1
-        self._unsettled[self._last_ack] = [wire.Receipt(*each) for each in receipts], then
-        if self._ref is not None:
-            self._ask_ack(self._last_ack)
+        parts = list(_parts(receipts))
+        left = len(parts)
+
+        def settled() -> None:
+            nonlocal left
+            left -= 1
+            if not left and then is not None:
+                then()
+
+        for part in parts:
+            self._last_ack += 1
+            self._unsettled[self._last_ack] = part, settled
+            if self._ref is not None:
+                self._ask_ack(self._last_ack)
 
     def _ask_ack(self, number: int) -> None:
         assert self._ref is not None
@@ -170,16 +180,16 @@ class RemoteConsumer:
 
     def extend(self, receipts: list[Receipt], invisible_ms: int) -> None:
         if self._ref is not None:
-            message = wire.ChangeInvisible(self._ref, [wire.Receipt(*each) for each in receipts], invisible_ms)
-            self._groups.ask(message, _nothing)
+            for part in _parts(receipts):
+                self._groups.ask(wire.ChangeInvisible(self._ref, part, invisible_ms), _nothing)
 
     def give_back(self, receipts: list[Receipt]) -> None:
         self._reject(receipts, unseen=False)
 
     def _reject(self, receipts: list[Receipt], unseen: bool) -> None:
         if self._ref is not None:
-            places = [wire.Receipt(*each) for each in receipts]
-            self._groups.ask(wire.Reject(self._ref, places, 0, "", unseen), _nothing)
+            for part in _parts(receipts):
+                self._groups.ask(wire.Reject(self._ref, part, 0, "", unseen), _nothing)
 
     def close(self) -> None:
         if not self.is_closed:
@@ -187,6 +197,12 @@ class RemoteConsumer:
             self._groups.consumers.pop(self, None)
             if self._ref is not None:
                 self._groups.tell(wire.GroupClose(self._ref, self._seen))
+
+
+def _parts(receipts: list[Receipt]) -> Iterator[list[wire.Receipt]]:
+    """So many in a request that the store decodes it quickly."""
+    for at in range(0, len(receipts), ITEMS_PER_FRAME):
+        yield [wire.Receipt(*each) for each in receipts[at : at + ITEMS_PER_FRAME]]
 
 
 def _nothing(_: Outcome, __: Frame) -> None:

@@ -178,10 +178,10 @@ class Conversation:
             incoming.work = self._handled(frame)
         elif fault := unstated(frame.message):
             self._refuse_frame(frame, FailureCode.NOT_PERMITTED, fault)
+        elif too_many := long_frames.too_many(self._known, frame, self._peers.settings):
+            self._refuse_frame(frame, FailureCode.BAD_REQUEST, too_many)
         elif fault := self._known.own.fault(frame.message):
             self._answer(frame.request_id, wire.Failed(FailureCode.NOT_ALLOWED, fault))
-        elif too_many := long_frames.too_many_changes(self._known, frame, self._peers.settings):
-            self._refuse_frame(frame, FailureCode.BAD_REQUEST, too_many)
         elif self.permits.lets(frame.message):
             incoming.work = self._handled(frame)
         else:

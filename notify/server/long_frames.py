@@ -16,7 +16,7 @@ from store.records._records import changes_in, topic_runs
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
 from store.wire.frames import Frame
-from store.wire.messages import FailureCode, Role
+from store.wire.messages import Role
 
 ITEMS_AT_ONCE = 128
 TOPICS_AT_ONCE = 16
@@ -29,8 +29,16 @@ CHANGES_AT_ONCE = 128
 """Checking a change of state takes some 5 µs."""
 
 
-def too_many_changes(peer: Peer, frame: Frame, settings: WireSettings) -> str:
-    """Why a client's Append or Publish is not looked at, as it is stored as a whole; empty if it may be.
+def too_many(peer: Peer, frame: Frame, settings: WireSettings) -> str:
+    """Why a client's frame is not looked at; empty if it may be. It is neither judged nor read before."""
+    message = frame.message
+    if isinstance(message, of_log.QueueOffsets) and len(message.topics) > of_log.MOST_TOPICS:
+        return f"more than {of_log.MOST_TOPICS} topics at a time"
+    return _too_many_changes(peer, frame, settings)
+
+
+def _too_many_changes(peer: Peer, frame: Frame, settings: WireSettings) -> str:
+    """The same of an Append or Publish, as it is stored as a whole.
 
     One that is stored already is not refused: its answer says so.
     """
@@ -62,7 +70,7 @@ def publish(peer: Peer, records: memoryview, limit_bytes: int, then: Callable[[]
         pass
     if len(records) >= LARGE_PUBLISH_BYTES:
         yield
-        yield from peer.prepared.make(records, [], Role.CLIENT, peer.limits(limit_bytes))
+        yield from peer.prepared.make(records, [], Role.CLIENT, peer.limits(limit_bytes), peer.name)
     then()
 
 
@@ -70,7 +78,7 @@ def append(
     peer: Peer, records: memoryview, cuts: list[int], limit_bytes: int, then: Callable[[], None]
 ) -> Iterator[None]:
     """Check a gateway's changes of state, a piece between two `cuts` in each step, before `then` stores all of them."""
-    yield from peer.prepared.make(records, cuts, Role.GATEWAY, peer.limits(limit_bytes))
+    yield from peer.prepared.make(records, cuts, Role.GATEWAY, peer.limits(limit_bytes), peer.name)
     then()
 
 
@@ -106,9 +114,6 @@ def check(peer: Peer, refs: list[int], then: Callable[[list[tuple[int, int]]], N
 def queue_offsets(peer: Peer, message: of_log.QueueOffsets, then: Callable[[wire.WireMessage], None]) -> Iterator[None]:
     """`then` gets the answer. What stands before a log_offset does not change between the steps."""
     messages, found = peer.hub.messages, []
-    if len(message.topics) > of_log.MOST_TOPICS:
-        then(wire.Failed(FailureCode.BAD_REQUEST, f"more than {of_log.MOST_TOPICS} topics at a time"))
-        return
     try:
         for number, topic in enumerate(message.topics, 1):
             found.append(replay.count_before(messages, topic, message.before))

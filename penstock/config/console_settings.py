@@ -106,6 +106,24 @@ class ConsoleSettings:
             "at_most": 86_400,
         },
     )
+    oidc_issuer: str = field(
+        default="",
+        metadata={
+            "doc": "Issuer of an OpenID Connect provider by which users log in, as its tokens name it; empty: none. "
+            "Needs `pip install penstock[oidc]`, and auth.jwt_keys_url, jwt_issuer and jwt_audience at the store.",
+            "shape": "https://...",
+            "pattern": r"(https?://[^\s?#]+)?",
+        },
+    )
+    oidc_client_id: str = field(default="", metadata={"doc": "The console's client id at the provider."})
+    oidc_client_secret_file: Path | None = field(
+        default=None,
+        metadata={"doc": "File with the console's client secret there; without it the console is a public client."},
+    )
+    oidc_scopes: tuple[str, ...] = field(
+        default=("openid",), metadata={"doc": "Scopes to ask the provider for.", "shape": "words, one of them openid"}
+    )
+    oidc_name: str = field(default="single sign-on", metadata={"doc": "What the page of logins calls the provider."})
     session_s: int = field(
         default=43_200,
         metadata={"doc": "Lifetime of a login on the page, in seconds.", "at_least": 60, "at_most": 31_536_000},

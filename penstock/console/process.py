@@ -24,6 +24,7 @@ from penstock.console.access.logins import Logins
 from penstock.console.access.state import ConsoleState
 from penstock.console.app import console_app
 from penstock.console.http_connections import HttpConnections
+from penstock.console.sign_on_settings import MakeSignOn, sign_on_of
 from penstock.console.store.admin import AdminRequests
 from penstock.console.store.connections import ConsoleStore, UserConnections
 from penstock.console.store.once import PublishedOnce
@@ -76,11 +77,14 @@ def serve(settings: Settings) -> int:
             "without wire.operator_token the store may count failed logins of all browsers as this console's: one that "
             "guesses passwords then locks out the others"
         )
-    tls = _tls(settings.console)
+    tls, make_sign_on = _tls(settings.console), sign_on_of(settings)
     listening = _listening(settings.console.listen)
     with listening:
         return run(
-            settings, lambda: _serve(settings.console, PublishRates(settings.quota), store, operator, listening, tls)
+            settings,
+            lambda: _serve(
+                settings.console, PublishRates(settings.quota), store, operator, listening, tls, make_sign_on
+            ),
         )
 
 
@@ -91,6 +95,7 @@ async def _serve(
     operator: OperatorAccess | None,
     listening: socket.socket,
     tls: ssl.SSLContext | None,
+    make_sign_on: MakeSignOn | None,
 ) -> None:
     stop = Stop()
     host = host_of(settings.listen)
@@ -107,7 +112,14 @@ async def _serve(
             link = await closing.enter_async_context(OperatorConnection(*operator))
         admin = AdminRequests(link)
         state = ConsoleState(
-            settings, connections, callers, PublishedOnce(), TopicViews(), admin, is_secure=tls is not None
+            settings,
+            connections,
+            callers,
+            PublishedOnce(),
+            TopicViews(),
+            admin,
+            sign_on=None if make_sign_on is None else await make_sign_on(closing),
+            is_secure=tls is not None,
         )
         if link is not None:
             watch = state.overview.watch = Watch(settings.stuck_s)

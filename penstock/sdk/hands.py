@@ -1,7 +1,7 @@
 """The messages that a consumer of a group has in hand, and its verdicts on them. No I/O.
 
-Equal verdicts of one turn of the loop are one request. It outlives connections: its owner sends it again until it has
-an answer.
+Equal verdicts of one turn of the loop are one request, or some if they are thousands. Requests outlive connections:
+their owner sends them again until they have an answer.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ GIVE_BACK = SettledAs(is_retry=True, delay_ms=0, unseen=True)
 class PendingVerdict:
     """One verdict on some messages: a request, and those who wait for its answer."""
 
-    __slots__ = ("_waiting", "deadline_s", "error", "is_answered", "places", "stale", "verdict")
+    __slots__ = ("_waiting", "deadline_s", "error", "is_answered", "places", "requests", "stale", "verdict")
 
     def __init__(self, verdict: SettledAs, deadline_s: float) -> None:
         """`deadline_s`: until when the program waits for the answer, monotonic."""
         self.verdict = verdict
         self.deadline_s = deadline_s
-        self.places: list[Place] = []
+        self.places: list[Place] = []  # that are not asked
+        self.requests = 0  # without an answer
         self.is_answered = False
         self.stale: set[tuple[int, int]] = set()  # (serial, queue_offset) for which it was too late
         self.error: Exception | None = None
@@ -68,10 +69,20 @@ class PendingVerdict:
         self._waiting.append(future)
         return future
 
+    def take_parts(self, most: int) -> list[list[Place]]:
+        """The places of each request to come, `most` at most."""
+        places, self.places = self.places, []
+        parts = [places[at : at + most] for at in range(0, len(places), most)]
+        self.requests = len(parts)
+        return parts
+
+    def add_stale(self, stale: Iterable[wire.Receipt]) -> None:
+        self.stale.update((serial, first + i) for serial, first, number in stale for i in range(number))
+
     def answered(self, stale: Iterable[wire.Receipt], error: Exception | None = None) -> None:
         self.is_answered = True
         self.error = error
-        self.stale.update((serial, first + i) for serial, first, number in stale for i in range(number))
+        self.add_stale(stale)
         self._wake(None)
 
     def gave_up(self, error: Exception) -> None:

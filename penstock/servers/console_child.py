@@ -20,6 +20,8 @@ RATES = {path for path in SETTINGS if path.startswith("quota.") and path.endswit
     "quota.bound_default_namespace",
 }
 """How fast users may publish, which the console sees to for those that come by HTTP."""
+NAMES = {"auth.jwt_keys_url_prefix", "auth.jwt_user_claim"}
+"""How the store names users of a provider."""
 WRONGLY_ASKED = 2
 """The exit code of a console that a new start does not help: its port is in use, or a setting is wrong."""
 
@@ -66,7 +68,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
     found: dict[str, str] = {}
     for path, setting in SETTINGS.items():
         value = value_of(settings, path)
-        if (path.startswith(("console.", "log_")) or path in RATES) and value is not None:
+        if (path.startswith(("console.", "log_")) or path in RATES | NAMES) and value is not None:
             found[setting.environment_names[-1]] = _text(value)
     return found
 

@@ -5,8 +5,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 MOST_ITEMS = 65_536  # of any list: what a frame of a few bytes each would become in memory is bounded
-MOST_ITEMS_OF_CLIENT = 10_000  # of a list of queues in what a client sends: as many as it may follow
-ITEMS_PER_FRAME = 4_096  # that a gateway puts into one list, so that decoding it takes a store 0.5 ms
+MOST_ITEMS_OF_CLIENT = 10_000  # of a list of queues or receipts in what a client sends: as many as it may follow
+ITEMS_PER_FRAME = 4_096  # that a gateway or the SDK puts into one list, so that decoding it takes a store 0.5 ms
 MOST_NAME_CHARACTERS = 65_535
 PRODUCER = "producer:"  # how the name of a client begins that may send again what it sent after a long time
 

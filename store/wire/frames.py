@@ -14,6 +14,8 @@ Readable = bytes | bytearray | memoryview
 HEAD = struct.Struct("<IB3sII")  # length of the frame, type, zeros, request_id, length of the body
 _WORDS = struct.Struct("<IIII")  # the same, with type and zeros as one
 _ZEROS = bytes(8)
+_BEHIND_FIRST = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+"""Bytes of a number behind its first one (msgpack)."""
 _BY_NUMBER = {kind.number: kind for kind in KINDS}
 _BY_MESSAGE = {kind.message: kind for kind in KINDS}
 _DECODE = {kind.number: msgspec.msgpack.Decoder(kind.message).decode for kind in KINDS}
@@ -78,11 +80,12 @@ def read_head(data: bytearray | memoryview, at: int, max_frame_bytes: int, peer:
 
 
 def read_frame(data: memoryview, head: Head, most_items: int = MOST_ITEMS) -> Frame:
-    """The frame that `data` holds from its first byte to its last. `most_items`: of a list of queues in it. Raises
-    WireError."""
+    """The frame that `data` holds from its first byte to its last. `most_items`: of a list of queues or receipts in it.
+    Raises WireError."""
     kind, request_id, body_end, records_start, length = head
-    if most_items < MOST_ITEMS and kind.of_queues and _items(data[HEAD.size : body_end]) > most_items:
-        raise WireError(f"{_name(kind)}: more than {most_items} queues")
+    if most_items < MOST_ITEMS and _items(kind, data[HEAD.size : body_end]) > most_items:
+        what = "receipts" if kind.of_receipts else "queues"
+        raise WireError(f"{_name(kind)}: more than {most_items} {what}")
     if data[body_end:records_start] != _ZEROS[: records_start - body_end]:
         raise WireError(f"{_name(kind)}: padding that is not zero")
     try:
@@ -98,13 +101,18 @@ def read_frame(data: memoryview, head: Head, most_items: int = MOST_ITEMS) -> Fr
     return Frame(message, request_id, records, length)
 
 
-def _items(body: memoryview) -> int:
-    """How many items a list says that it has which is a message's first field (msgpack); 0: there is none."""
-    kind = body[1] if len(body) > 1 else 0
-    if kind & 0xF0 == 0x90:
-        return kind & 0x0F
-    size = {0xDC: 2, 0xDD: 4}.get(kind, 0)
-    return int.from_bytes(body[2 : 2 + size], "big")
+def _items(kind: Kind, body: memoryview) -> int:
+    """How many items the list of a message says that it has (msgpack); 0: there is none."""
+    if not kind.of_queues and not kind.of_receipts:
+        return 0
+    at = 1
+    if kind.of_receipts and len(body) > 1:
+        at += 1 + _BEHIND_FIRST.get(body[1], 0)
+    first = body[at] if len(body) > at else 0
+    if first & 0xF0 == 0x90:
+        return first & 0x0F
+    size = {0xDC: 2, 0xDD: 4}.get(first, 0)
+    return int.from_bytes(body[at + 1 : at + 1 + size], "big")
 
 
 def _name(kind: Kind) -> str:

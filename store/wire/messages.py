@@ -369,7 +369,8 @@ class RetainedFound(WireMessage, frozen=True):
 
 class Kind(NamedTuple):
     """A type of frame: its number, its message, who sends it, and whether records may follow. `asked`: it is a request
-    with an answer, or the answer, so it bears a request_id; others bear 0. `of_queues`: it begins with a list."""
+    with an answer, or the answer, so it bears a request_id; others bear 0. `of_queues`: it begins with a list;
+    `of_receipts`: with a number, and a list behind it."""
 
     number: int
     message: type[WireMessage]
@@ -377,6 +378,7 @@ class Kind(NamedTuple):
     asked: bool = False
     records: bool = False
     of_queues: bool = False
+    of_receipts: bool = False
 
 
 _STORE = frozenset((Role.STORE,))
@@ -446,9 +448,9 @@ KINDS = (
     Kind(66, of_group.GroupClose, _PEERS),
     Kind(67, of_group.Pop, _BOTH, asked=True),
     Kind(68, of_group.Popped, _STORE, asked=True, records=True),
-    Kind(69, of_group.Ack, _BOTH, asked=True),
-    Kind(70, of_group.ChangeInvisible, _BOTH, asked=True),
-    Kind(71, of_group.Reject, _BOTH, asked=True),
+    Kind(69, of_group.Ack, _BOTH, asked=True, of_receipts=True),
+    Kind(70, of_group.ChangeInvisible, _BOTH, asked=True, of_receipts=True),
+    Kind(71, of_group.Reject, _BOTH, asked=True, of_receipts=True),
     Kind(72, of_group.Settled, _STORE, asked=True),
     Kind(73, of_group.GroupList, _PEERS, asked=True),
     Kind(74, of_group.GroupsListed, _STORE, asked=True),

@@ -13,7 +13,17 @@ from store.state.changes import SessionClosed, SessionOpened, Subscribed, Subscr
 from store.wire.base import ITEMS_PER_FRAME, MOST_ITEMS_OF_CLIENT
 from store.wire.client_messages import Find, Publish, Scan, Seek, Wait
 from store.wire.frames import encode
-from store.wire.group_messages import Ack, GroupList, GroupOpen, GroupOpened, Pop, Receipt
+from store.wire.group_messages import (
+    Ack,
+    ChangeInvisible,
+    GroupClose,
+    GroupList,
+    GroupOpen,
+    GroupOpened,
+    Pop,
+    Receipt,
+    Reject,
+)
 from store.wire.messages import (
     MOST_ITEMS,
     Append,
@@ -125,6 +135,14 @@ def sessions(peer: WirePeer) -> None:
     _call(peer, Append(1), bytes(batch))
 
 
+def subscribed(peer: WirePeer) -> None:
+    """All subscriptions that a session may have, in one change."""
+    batch = RecordBatch()
+    batch.append(*encode_change(SessionOpened("many", False, 3600)))
+    batch.append(*encode_change(Subscribed("many", [SubscriptionState(f"many/{n}/+", 1) for n in range(MANY)])))
+    _call(peer, Append(1), bytes(batch))
+
+
 def comes_back(peer: WirePeer) -> None:
     """Who makes another connection is told of all queues that it follows."""
     refs = set(followed(peer, MANY_QUEUES))
@@ -154,13 +172,26 @@ def clocks(peer: WirePeer) -> None:
         found.longest_ms()
 
 
-def in_group(then: Callable[[int], WireMessage]) -> Said:
-    def said(peer: WirePeer) -> None:
-        _call(peer, Publish(1, Wait.STORED), records(MANY, lambda _: b"g/a"))
-        opened = peer.call(GroupOpen("group", "g/a", "c", None, "earliest"))
+def handed_again(peer: WirePeer) -> None:
+    _call(peer, Publish(1, Wait.STORED), records(MANY, lambda _: b"again/1"))
+    for name in ("first", "second"):
+        opened = peer.call(GroupOpen(f"again {peer.name}", "again/1", name, None, "earliest"))
         assert isinstance(opened, GroupOpened)
         clocks(peer)
         _call(peer, Pop(opened.ref, MANY, FRAME_BYTES, 0, 0))
+        peer.tell(GroupClose(opened.ref))
+
+
+def in_group(then: Callable[[int], WireMessage], is_gateway: bool = False) -> Said:
+    """A request of a consumer that has as many messages of a group of its own as it may."""
+
+    def said(peer: WirePeer) -> None:
+        topic = f"g/{peer.name}"
+        _call(peer, Append(1) if is_gateway else Publish(1, Wait.STORED), records(MANY, lambda _: topic.encode()))
+        opened = peer.call(GroupOpen("group", topic, "c", None, "earliest"))
+        assert isinstance(opened, GroupOpened)
+        _call(peer, Pop(opened.ref, MANY, FRAME_BYTES, 0, 0))
+        clocks(peer)
         _call(peer, then(opened.ref))
 
     return said
@@ -235,6 +266,27 @@ FRAMES: dict[str, tuple[Role, Said]] = {
         CLIENT,
         in_group(lambda ref: Ack(ref, [Receipt(1 + i, i, MOST_ITEMS) for i in range(MOST_ITEMS)])),
     ),
+    "Ack: 65,536 receipts, of a gateway": (
+        GATEWAY,
+        in_group(lambda ref: Ack(ref, [Receipt(1 + i, i, MOST_ITEMS) for i in range(MOST_ITEMS)]), is_gateway=True),
+    ),
+    "Ack: 65,536 receipts that count, of a gateway": (
+        GATEWAY,
+        in_group(lambda ref: Ack(ref, [Receipt(1 + i, i, 1) for i in range(MOST_ITEMS)]), is_gateway=True),
+    ),
+    "Reject: 10,000 messages": (CLIENT, in_group(lambda ref: Reject(ref, [Receipt(1, 0, MANY)], None, ""))),
+    "Reject: 10,000 messages, dead": (CLIENT, in_group(lambda ref: Reject(ref, [Receipt(1, 0, MANY)], None, "no use"))),
+    "Reject: 10,000 receipts": (
+        CLIENT,
+        in_group(lambda ref: Reject(ref, [Receipt(1, i, 1) for i in range(MANY)], None, "")),
+    ),
+    "ChangeInvisible: 10,000 messages": (
+        CLIENT,
+        in_group(lambda ref: ChangeInvisible(ref, [Receipt(1, 0, MANY)], 60_000)),
+    ),
+    "Pop: the rest of 10,000 messages": (CLIENT, in_group(lambda ref: Pop(ref, MANY, FRAME_BYTES, 0, 0))),
+    "Pop: 8,192 messages that another consumer had": (CLIENT, handed_again),
+    "Append: one session with 10,000 filters": (GATEWAY, subscribed),
     "GroupList: all": (CLIENT, lambda peer: _call(peer, GroupList("", 0))),
 }
 """Who says it, and how; each with a name and a connection of its own, to one store for all of them."""

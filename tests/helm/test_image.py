@@ -18,6 +18,7 @@ from tests.helm.test_settings_given import compose_services
 
 DOCKERFILE = ROOT / "Dockerfile"
 COMPOSE = ROOT / "docker-compose.yml"
+WITH_CONSOLE = ROOT / "docker-compose.console.yml"
 WITH_REDIS = ROOT / "docker-compose.redis.yml"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -79,7 +80,7 @@ def test_the_build_gets_what_the_wheel_is_made_of_and_nothing_else() -> None:
     assert all((ROOT / name).exists() for name in let_in)
 
 
-@pytest.mark.parametrize("file", [COMPOSE, WITH_REDIS])
+@pytest.mark.parametrize("file", [COMPOSE, WITH_CONSOLE, WITH_REDIS])
 def test_the_compose_file_is_one(file: Path) -> None:
     done = _run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", file)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -123,8 +124,29 @@ def test_the_second_compose_file_adds_redis_to_each() -> None:
         assert more["depends_on"] == {"redis": {"condition": "service_healthy"}}
 
 
+def test_the_third_compose_file_adds_a_console_and_users_to_each() -> None:
+    added, services = compose_services(WITH_CONSOLE.name), compose_services()
+    console = added.pop("console")
+    check_closed(console)
+    assert console["image"] == f"penstock:{VERSION}"
+    assert console["ports"] == ["127.0.0.1:8080:8080"]
+    assert added.keys() == services.keys()
+    secrets = yaml.safe_load(WITH_CONSOLE.read_text())["secrets"]
+    for more in added.values():
+        assert more["environment"]["PENSTOCK_AUTH__ALLOW_ANONYMOUS"] == "false"
+        assert set(more["secrets"]) == secrets.keys()
+        files = [value for name, value in more["environment"].items() if name.endswith("_FILE")]
+        assert sorted(files) == sorted(f"/run/secrets/{name}" for name in secrets)
+
+
 def test_the_compose_file_has_no_secret_and_wants_each() -> None:
-    for file, name in ((COMPOSE, "PENSTOCK_SHARED_TOKEN"), (WITH_REDIS, "PENSTOCK_REDIS_PASSWORD")):
+    wanted = (
+        (COMPOSE, "PENSTOCK_SHARED_TOKEN"),
+        (WITH_CONSOLE, "PENSTOCK_CLIENT_TOKEN"),
+        (WITH_CONSOLE, "PENSTOCK_OPERATOR_TOKEN"),
+        (WITH_REDIS, "PENSTOCK_REDIS_PASSWORD"),
+    )
+    for file, name in wanted:
         text = file.read_text()
         assert not re.findall(r"\$\{\w+:?-[^}]", text)  # an empty token lets nobody in
         assert re.findall(rf"\$\{{{name}:\?", text)

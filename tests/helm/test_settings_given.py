@@ -89,6 +89,22 @@ def test_variables_of_the_chart_are_settings(rendered: Rendered) -> None:
 def test_variables_of_the_compose_file_are_settings() -> None:
     for name in ("store", "gateway-1", "gateway-2"):
         assert set(compose_command(name).variables) <= NAMES
+    text = (ROOT / "docker-compose.console.yml").read_text()
+    assert set(re.findall(r"^ *(?:# )?(PENSTOCK_\w+): ", text, re.MULTILINE)) <= NAMES
+
+
+def test_the_programs_understand_what_the_compose_file_with_a_console_gives() -> None:
+    services = compose_services("docker-compose.console.yml")
+    console = services["console"]
+    commands = {name: compose_command(name, services[name]) for name in ("store", "gateway-1", "gateway-2")}
+    commands["console"] = Command(tuple(console["command"]), console["environment"])
+    for name, command in commands.items():
+        settings = command.settings()
+        if name == "console":
+            assert settings["console"]["listen"] == "0.0.0.0:8080"
+        else:
+            assert settings["auth"]["password_file"] == "/run/secrets/passwords"
+            assert settings["auth"]["allow_anonymous"] is False
 
 
 def test_the_programs_understand_what_the_chart_gives(rendered: Rendered) -> None:

@@ -67,13 +67,17 @@ class Callers:
         admitted = await self._admitted(request, credentials, login)
         return Caller(admitted, credentials, login, _address(request))
 
-    async def log_in(self, request: HTTPConnection, credentials: UserCredentials) -> tuple[Login, StoreConnection]:
-        """Begin a login for a page; returns it and its connection to the store. Raises Problem."""
+    async def log_in(
+        self, request: HTTPConnection, credentials: UserCredentials, lives_s: float | None = None
+    ) -> tuple[Login, StoreConnection]:
+        """Begin a login for a page; returns it and its connection to the store. `lives_s`: at most so many seconds.
+        Raises Problem.
+        """
         if credentials == OPEN:
             raise Problem(401, "not-admitted", "no user and no password", LOG_IN)
         await self._check_open(credentials)
         connection = await self._admitted(request, credentials, None)
-        return self.logins.begin(credentials, self._loop.time()), connection
+        return self.logins.begin(credentials, self._loop.time(), lives_s), connection
 
     def _shown(self, request: HTTPConnection) -> tuple[UserCredentials, Login | None]:
         """The credentials of a request. Raises Problem."""

@@ -53,12 +53,14 @@ class Logins:
         self._lifetime_s = lifetime_s
         self._logins: OrderedDict[str, Login] = OrderedDict()
 
-    def begin(self, credentials: UserCredentials, now_s: float) -> Login:
+    def begin(self, credentials: UserCredentials, now_s: float, lives_s: float | None = None) -> Login:
+        """`lives_s`: for at most so many seconds."""
+        lifetime_s = self._lifetime_s if lives_s is None else min(self._lifetime_s, lives_s)
         login = Login(
             secrets.token_urlsafe(SECRET_BYTES),
             secrets.token_urlsafe(SECRET_BYTES),
             credentials,
-            now_s + self._lifetime_s,
+            now_s + lifetime_s,
         )
         self._logins[login.name] = login
         if len(self._logins) > MOST_LOGINS:
@@ -82,6 +84,6 @@ class Logins:
         login.ended.set()
 
     def tick(self, now_s: float) -> None:
-        """Forget what is over; all live equally long, so the oldest are first."""
+        """Forget what is over. None lives longer than another that began with it, so what is left is soon over."""
         while self._logins and now_s > next(iter(self._logins.values())).ends_s:
             self._end_oldest()

@@ -14,6 +14,7 @@ from penstock.console.views.overview import Overview
 
 if TYPE_CHECKING:
     from penstock.config.console_settings import ConsoleSettings
+    from penstock.console.access.sign_on import SignOn
     from penstock.console.store.admin import AdminRequests
     from penstock.console.store.connections import UserConnections
     from penstock.console.store.once import PublishedOnce
@@ -39,6 +40,8 @@ class ConsoleState:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the console ends: streams end."""
     overview: Overview = field(default_factory=Overview)
+    sign_on: SignOn | None = None
+    """Logins by a provider; None: there is none."""
     is_secure: bool = False
     """Whether browsers come by HTTPS, so that cookies are sent by it alone."""
 

@@ -23,11 +23,13 @@ def next_page(request: Request) -> str:
 
 
 async def login_page(request: Request) -> Response:
-    return _login_page(request, None)
+    return login_page_of(request, None)
 
 
-def _login_page(request: Request, problem: Problem | None) -> Response:
-    values = {"next": next_page(request), "problem": problem}
+def login_page_of(request: Request, problem: Problem | None) -> Response:
+    sign_on = console_of(request).sign_on
+    provider = sign_on.name if sign_on is not None else ""
+    values = {"next": next_page(request), "problem": problem, "provider": provider}
     return HTMLResponse(rendered(request, None, "login.html", values), problem.status if problem else 200)
 
 
@@ -39,7 +41,7 @@ async def log_in(request: Request) -> Response:
         login, _ = await console.callers.log_in(request, credentials)
     except Problem as problem:
         console.refused[problem.kind] += 1
-        return _login_page(request, problem)
+        return login_page_of(request, problem)
     answer = RedirectResponse(next_page(request), 303)
     set_cookie(request, answer, login)
     return answer

@@ -446,6 +446,18 @@ def flagged_in(data not None, unsigned char flags):
     return places
 
 
+def places_of(data not None, bytes types not None):
+    """Where checked records without batches stand that are of one of these types: positions in bytes, ascending."""
+    cdef size_t at = 0
+    cdef const unsigned char[::1] view = lasting(data)
+    places = []
+    while at < <size_t>view.shape[0]:
+        if (<const RecordHeader *>&view[at]).type in types:
+            places.append(at)
+        at += (<const RecordHeader *>&view[at]).length
+    return places
+
+
 def cuts_between_changes(data not None, Py_ssize_t most):
     """Where to cut records that were not checked so far, so that no piece has more than `most` records that are no
     messages: positions in bytes, ascending. Empty: there are no more than `most`."""

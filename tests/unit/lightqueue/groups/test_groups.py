@@ -57,6 +57,27 @@ def states(groups: Groups) -> list[GroupState]:
     return [each.state for each in groups]
 
 
+@pytest.mark.parametrize("expires", [False, True])
+def test_messages_that_are_looked_at_one_by_one_are_few_in_an_answer(
+    stores: Stores, clock: Clock, expires: bool
+) -> None:
+    """Thousands of them would take some 50 ms of the loop at once. All of them come, in their order."""
+    store = stores()
+    clock.now_ms = store.now_ms()
+    found = make(store)
+    sent = [b"%d" % number for number in range(1_000)]
+    publish(store, "t/1", *sent, properties=bytes([2, 0, 0, 9, 9]) if expires else b"")
+    if not expires:
+        assert len(pop(found, clock, 8_192)) == len(sent)  # new ones are handed out as a whole
+        found.group.leave(ONE, clock.now_ms)
+        found.group.join(ONE)
+    seen: list[bytes] = []
+    while handed := pop(found, clock, 8_192):
+        assert len(handed) <= 128
+        seen += [payload for payload, _ in handed]
+    assert seen == sent
+
+
 @pytest.mark.parametrize("ranges_per_record", [2, 500])
 def test_the_log_and_the_index_say_the_same(
     stores: Stores, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges_per_record: int
