@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, cast
 from starlette.requests import HTTPConnection, Request
 
 from penstock.console.access.callers import Caller, Callers
-from penstock.console.views.overview import Overview
 
 if TYPE_CHECKING:
     from penstock.config.console_settings import ConsoleSettings
+    from penstock.console.observe.overview import Overview
     from penstock.console.store.admin import AdminRequests
     from penstock.console.store.connections import UserConnections
     from penstock.console.store.once import PublishedOnce
@@ -28,6 +28,7 @@ class ConsoleState:
     once: PublishedOnce
     topics: TopicViews
     admin: AdminRequests
+    overview: Overview
     refused: Counter[str] = field(default_factory=Counter)
     """Requests that were answered with a problem, by its kind."""
     sockets: Counter[str] = field(default_factory=Counter)
@@ -38,7 +39,6 @@ class ConsoleState:
     """Those that are open, by user."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the console ends: streams end."""
-    overview: Overview = field(default_factory=Overview)
     is_secure: bool = False
     """Whether browsers come by HTTPS, so that cookies are sent by it alone."""
 

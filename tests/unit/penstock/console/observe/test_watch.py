@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.console.views.watch import FAILED, GATEWAYS, POINTS, REFUSED_TOTALS, GroupPoint, Watch, WatchPoint
+from penstock.console.observe.watch import FAILED, GATEWAYS, POINTS, REFUSED_TOTALS, GroupPoint, Watch, WatchPoint
 
 KEY = ("billing", "line/#")
 STUCK_S = 300.0
