@@ -299,14 +299,15 @@ def test_pictures(browsers: ConsoleBrowsers, penstock_server: ServerFactory, tmp
     """With PENSTOCK_PICTURES=docs/images they go there."""
     folder = Path(os.environ.get("PENSTOCK_PICTURES", tmp_path))
     folder.mkdir(exist_ok=True)
+    points = 15 if "PENSTOCK_PICTURES" in os.environ else 2
     server = penstock_server(settings=CONSOLE, flush="async")
     names = [f"press-{number}" for number in range(4)]
     devices = [PahoClient(server.port, client_id=name, expiry_s=3_600, clean=False).connect() for name in names]
     devices[0].subscribe("press/+/state", 1)
     window = browsers.window(console_url(server))
-    page = window.open("/")
+    page = window.open("/?span=15m")
     chart, step = page.locator("figure.chart").first, 0
-    while int(chart.get_attribute("data-points") or 0) < 15:
+    while int(chart.get_attribute("data-points") or 0) < points:
         for number, device in enumerate(devices):
             state = b'{"temp": %.2f, "strokes": %d}' % (60 + number + step * 7 % 11 / 4, step)
             device.publish(f"press/{number}/state", [state], 1)
