@@ -75,7 +75,9 @@ class Watch:
 
     async def look(self, operator: OperatorConnection, look: ServerLook) -> None:
         """Raises an OperatorError."""
-        groups = await _groups(operator)
+        self.take(look, await _groups(operator))
+
+    def take(self, look: ServerLook, groups: dict[GroupKey, GroupPoint]) -> None:
         for grown in self.growth.keep(look).values():
             self.counts.update(grown.counts)
         gateways = look.figures.total(GATEWAYS)
