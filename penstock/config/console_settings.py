@@ -124,6 +124,15 @@ class ConsoleSettings:
         default=("openid",), metadata={"doc": "Scopes to ask the provider for.", "shape": "words, one of them openid"}
     )
     oidc_name: str = field(default="single sign-on", metadata={"doc": "What the page of logins calls the provider."})
+    sample_s: int = field(
+        default=10,
+        metadata={
+            "doc": "How often the console keeps a sample of the server's figures, in seconds. It keeps 8,640 of them, "
+            "which are a day at 10 s.",
+            "at_least": 1,
+            "at_most": 3_600,
+        },
+    )
     session_s: int = field(
         default=43_200,
         metadata={"doc": "Lifetime of a login on the page, in seconds.", "at_least": 60, "at_most": 31_536_000},

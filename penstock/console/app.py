@@ -17,6 +17,7 @@ from penstock.console.api import (
     dead_letters,
     groups,
     health,
+    history,
     messages,
     pending,
     publishing,
@@ -36,7 +37,7 @@ ABOUT = (
     "`remedy`. A query parameter that an operation does not have is refused (422)."
 )
 PAGES = "penstock.console.pages"
-PARTS = (publishing, messages, topics, clients, groups, dead_letters, pending, server, session, health)
+PARTS = (publishing, messages, topics, clients, groups, dead_letters, pending, server, history, session, health)
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {"model": ProblemDetails, "description": "A problem (application/problem+json)."}
 }

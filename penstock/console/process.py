@@ -24,6 +24,7 @@ from penstock.console.access.logins import Logins
 from penstock.console.access.state import ConsoleState
 from penstock.console.app import console_app
 from penstock.console.http_connections import HttpConnections
+from penstock.console.observe.overview import Overview
 from penstock.console.sign_on_settings import MakeSignOn, sign_on_of
 from penstock.console.store.admin import AdminRequests
 from penstock.console.store.connections import ConsoleStore, UserConnections
@@ -31,7 +32,6 @@ from penstock.console.store.once import PublishedOnce
 from penstock.console.store.operator import OperatorConnection
 from penstock.console.store.publish_rates import PublishRates
 from penstock.console.views.topics import TopicViews
-from penstock.console.views.watch import Watch
 from penstock.errors import UsageError
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, run, tune_garbage_collection
@@ -111,6 +111,7 @@ async def _serve(
         if operator is not None:
             link = await closing.enter_async_context(OperatorConnection(*operator))
         admin = AdminRequests(link)
+        overview = Overview(settings.stuck_s, settings.sample_s)
         state = ConsoleState(
             settings,
             connections,
@@ -118,12 +119,12 @@ async def _serve(
             PublishedOnce(),
             TopicViews(),
             admin,
+            overview,
             sign_on=None if make_sign_on is None else await make_sign_on(closing),
             is_secure=tls is not None,
         )
         if link is not None:
-            watch = state.overview.watch = Watch(settings.stuck_s)
-            watching = asyncio.create_task(watch.run(link))
+            watching = asyncio.create_task(overview.run(link))
             closing.callback(watching.cancel)
         sockets = HttpConnections(settings, state.sockets, state.refused)
         server = _HttpServer(_config(settings, state, sockets, host, tls))

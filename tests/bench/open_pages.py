@@ -35,6 +35,7 @@ LOADS = {
     "10 topics, one looked at": f"-P 10 -S 10 -f m -n {MESSAGES // 10} -q 0",
     "one topic, looked at": f"-n {MESSAGES} -q 0",
 }
+CHARTS = tuple(f"/overview/chart?of={name}&span=1h" for name in ("rates", "latency", "lag", "log"))
 PAGES = ("no page", "overview", "overview, hot topic")
 
 
@@ -113,7 +114,7 @@ def _overview(address: str) -> Iterator[None]:
     def look() -> None:
         connection = HTTPConnection(address, timeout=TIMEOUT_S)
         while not done.wait(OVERVIEW_EVERY_S):
-            for path in ("/", "/overview/rates"):
+            for path in ("/", *CHARTS):
                 connection.request("GET", path, headers={"HX-Request": "true"})
                 answer = connection.getresponse()
                 assert answer.status == 200, answer.read()

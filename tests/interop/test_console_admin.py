@@ -57,6 +57,8 @@ def test_an_admin_sees_and_ends_clients(penstock_server: ServerFactory, tmp_path
         ("DELETE", "/bans/user/root"),
         ("GET", "/server"),
         ("GET", "/server/figures"),
+        ("GET", "/server/history"),
+        ("GET", "/server/gateways"),
         ("GET", "/readers?topic=line/1"),
     ):
         refused = reader.ask(method, below, {} if method == "POST" else None)
@@ -75,7 +77,7 @@ def test_an_admin_sees_and_ends_clients(penstock_server: ServerFactory, tmp_path
     assert root.ask("DELETE", "/bans/user/mallory").status == 404
     shown = root.get("/server").json
     assert shown["settings"]["store.flush"] == "sync"
-    assert shown["console"]["refused"]["not-permitted"] >= 9
+    assert shown["console"]["refused"]["not-permitted"] >= 11
     figures = root.get("/server/figures", name="penstock_").json["figures"]
     assert len(figures) > 20
 

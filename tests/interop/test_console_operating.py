@@ -18,7 +18,7 @@ from tests.support.console_browser import ConsoleBrowsers, ConsolePages, axe_scr
 from tests.support.console_process import console_url
 from tests.support.server_process import PenstockServer
 
-CONSOLE = {"console.enabled": True, "console.listen": "127.0.0.1:0"}
+CONSOLE = {"console.enabled": True, "console.listen": "127.0.0.1:0", "console.sample_s": 1}
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = "<img src=x onerror=alert(1)>"
 TURNED = "left\u202etfel\x1b[31m"
@@ -71,15 +71,13 @@ def test_a_client_is_found_looked_at_disconnected_and_its_session_ended(
 def test_the_overview_shows_rates_and_draws_them(pages: ConsolePages, server: PenstockServer) -> None:
     publisher = PahoClient(server.port).connect()
     page = pages.open("/")
-    expect(page.locator("figure.chart")).to_have_attribute("data-points", re.compile("[1-9]"))
+    expect(page.locator("figure.chart").first).to_have_attribute("data-points", re.compile("[1-9]"))
     publisher.publish("overview/one", [b"x"] * 500, 1)
-    rate = page.locator(".figures > div", has_text="Messages in").locator("dd")
+    rate = page.locator(".figures > div").first.locator("dd")
     expect(rate).to_have_text(re.compile(r"^[\d,.]*[1-9][\d,.]*/s$"))
     expect(page.get_by_text("Nothing is wrong.")).to_be_visible()
-    expect(page.locator(".figures")).to_contain_text("Acknowledged within, 99 %")
-    expect(page.locator(".figures > div", has_text="Connected clients").locator("dd")).to_have_text(
-        re.compile("^[1-9]")
-    )
+    expect(page.locator(".figures > div", has_text="clients").locator("dd")).to_have_text(re.compile("^[1-9]"))
+    expect(page.get_by_role("region", name="Gateways")).to_have_count(0)  # it is this process
     pages.check()
 
 
@@ -301,14 +299,15 @@ def test_pictures(browsers: ConsoleBrowsers, penstock_server: ServerFactory, tmp
     """With PENSTOCK_PICTURES=docs/images they go there."""
     folder = Path(os.environ.get("PENSTOCK_PICTURES", tmp_path))
     folder.mkdir(exist_ok=True)
+    points = 15 if "PENSTOCK_PICTURES" in os.environ else 2
     server = penstock_server(settings=CONSOLE, flush="async")
     names = [f"press-{number}" for number in range(4)]
     devices = [PahoClient(server.port, client_id=name, expiry_s=3_600, clean=False).connect() for name in names]
     devices[0].subscribe("press/+/state", 1)
     window = browsers.window(console_url(server))
-    page = window.open("/")
-    chart, step = page.locator("figure.chart"), 0
-    while int(chart.get_attribute("data-points") or 0) < 5:
+    page = window.open("/?span=15m")
+    chart, step = page.locator("figure.chart").first, 0
+    while int(chart.get_attribute("data-points") or 0) < points:
         for number, device in enumerate(devices):
             state = b'{"temp": %.2f, "strokes": %d}' % (60 + number + step * 7 % 11 / 4, step)
             device.publish(f"press/{number}/state", [state], 1)

@@ -27,7 +27,7 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
         case inspect.IntType():
             return st.integers(kind.ge, kind.le)
         case inspect.FloatType():
-            return st.floats(allow_nan=False)
+            return st.floats(kind.ge, kind.le, allow_nan=False)
         case inspect.StrType(pattern=str()):  # the only one there is: a group's name
             return st.text(st.characters(codec="utf-8", exclude_characters="/+#\0"), min_size=1, max_size=12)
         case inspect.StrType():
@@ -44,7 +44,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             longest = min(kind.max_length or 5, 5)
             return st.lists(values(kind.item_type), min_size=kind.min_length or 0, max_size=longest)
         case inspect.DictType():
-            return st.dictionaries(values(kind.key_type), values(kind.value_type), max_size=3)
+            longest = min(kind.max_length or 3, 3)
+            return st.dictionaries(values(kind.key_type), values(kind.value_type), max_size=longest)
         case inspect.VarTupleType():
             return st.lists(values(kind.item_type), max_size=5).map(tuple)
         case inspect.TupleType():

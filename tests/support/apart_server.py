@@ -27,14 +27,22 @@ class ApartServer(PenstockServer):
         self._parts: list[Part] = []  # the store first
         super().__init__(data, log, options)
 
+    @property
+    def store_part(self) -> Part:
+        return self._parts[0]
+
+    @property
+    def gateway_parts(self) -> list[Part]:
+        return self._parts[1:]
+
     def log_text(self) -> str:
         return "".join(part.log_text() for part in self._parts)
 
     def gateway_logs(self) -> list[str]:
-        return [part.log_text() for part in self._parts[1:]]
+        return [part.log_text() for part in self.gateway_parts]
 
     def gateways(self) -> list[psutil.Process]:
-        return [psutil.Process(part.process.pid) for part in self._parts[1:]]
+        return [psutil.Process(part.process.pid) for part in self.gateway_parts]
 
     def signal(self, number: signal.Signals) -> None:
         for part in self._parts[1:]:
@@ -53,8 +61,7 @@ class ApartServer(PenstockServer):
         self._parts[0].terminate()
 
     def _start(self) -> None:
-        by_name = {SETTINGS.get(name, name.replace("-", "_")): value for name, value in self._options.flags.items()}
-        settings = {**by_name, **self._options.settings}
+        settings = self._settings()
         doors = self._doors or [self._asked_for(settings, number) for number in range(GATEWAYS)]
         settings.pop("gateway.listen", None)
         store = ["store", "--data", str(self.data), "--listen", self.store_url]
@@ -68,7 +75,17 @@ class ApartServer(PenstockServer):
         except BaseException:
             self.kill()
             raise
-        self._doors = [ready_urls(part.log_text())[-len(doors[0]) :] for part in self._parts[1:]]
+        self._doors = [ready_urls(part.log_text())[-len(doors[0]) :] for part in self.gateway_parts]
+
+    def _settings(self) -> dict[str, object]:
+        by_name = {SETTINGS.get(name, name.replace("-", "_")): value for name, value in self._options.flags.items()}
+        return {**by_name, **self._options.settings}
+
+    def start_gateway(self, number: int) -> None:
+        """Again, at its addresses, after it was killed."""
+        settings = self._settings()
+        settings.pop("gateway.listen", None)
+        self._parts[1 + number] = self._gateway(number, self._doors[number], settings)
 
     def _gateway(self, number: int, urls: Sequence[str], settings: dict[str, object]) -> Part:
         listen = [argument for url in urls for argument in ("--listen", url)]

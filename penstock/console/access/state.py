@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, cast
 from starlette.requests import HTTPConnection, Request
 
 from penstock.console.access.callers import Caller, Callers
-from penstock.console.views.overview import Overview
 
 if TYPE_CHECKING:
     from penstock.config.console_settings import ConsoleSettings
     from penstock.console.access.sign_on import SignOn
+    from penstock.console.observe.overview import Overview
     from penstock.console.store.admin import AdminRequests
     from penstock.console.store.connections import UserConnections
     from penstock.console.store.once import PublishedOnce
@@ -29,6 +29,7 @@ class ConsoleState:
     once: PublishedOnce
     topics: TopicViews
     admin: AdminRequests
+    overview: Overview
     refused: Counter[str] = field(default_factory=Counter)
     """Requests that were answered with a problem, by its kind."""
     sockets: Counter[str] = field(default_factory=Counter)
@@ -39,7 +40,6 @@ class ConsoleState:
     """Those that are open, by user."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the console ends: streams end."""
-    overview: Overview = field(default_factory=Overview)
     sign_on: SignOn | None = None
     """Logins by a provider; None: there is none."""
     is_secure: bool = False

@@ -86,10 +86,15 @@ async def figures(
     caller: Asking,
     name: Annotated[str, Query(max_length=255, description="Those that begin so; empty: all.")] = "",
 ) -> FiguresModel:
-    _, _, found = await console_of(request).admin.server(caller.connection)
+    """Of a gateway that is a process of its own they have the label `gateway`."""
+    admin = console_of(request).admin
+    _, _, found = await admin.server(caller.connection)
+    samples = [*found, *await admin.gateway_samples(caller.connection)]
     return FiguresModel(
         figures=[
-            FigureModel(name=each, labels=labels, value=value) for each, labels, value in found if each.startswith(name)
+            FigureModel(name=each, labels=labels, value=value)
+            for each, labels, value in samples
+            if each.startswith(name)
         ]
     )
 

@@ -55,6 +55,18 @@ class AdminRequests:
             shown, figures = await operator.server()
         return shown, json.loads(shown.settings), figures
 
+    async def gateway_samples(self, connection: StoreConnection) -> list[Sample]:
+        """All figures of gateways that are processes of their own, with the label `gateway`. Raises as server()."""
+        operator = await self.operator(connection)
+        with operator_problems():
+            reports = await operator.gateways(all_figures=True)
+        return [
+            (name, {**labels, "gateway": gateway}, value)
+            for gateway, report in reports.items()
+            if report is not None
+            for name, labels, value in report.figures
+        ]
+
 
 @contextmanager
 def operator_problems() -> Iterator[None]:

@@ -19,6 +19,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
+from msgspec.structs import replace
+
 from penstock.console.store.errors import OperatorRefused, StoreTooOld, StoreUnavailable, TooManyRequests
 from store.errors import HandshakeRefused
 from store.wire.base import WireMessage
@@ -28,14 +30,26 @@ from store.wire.client.request_errors import RequestErrors
 from store.wire.client.requests import Outcome, PendingRequests, RequestRules
 from store.wire.frames import Frame
 from store.wire.group_messages import GroupPause, PausedGroups
-from store.wire.handshake import DEAD_LETTERS_VERSION, DESCRIBING_VERSION, PAUSING_VERSION, RIGHTS_VERSION, VERSIONS
+from store.wire.handshake import (
+    DEAD_LETTERS_VERSION,
+    DESCRIBING_VERSION,
+    GATEWAYS_VERSION,
+    PAUSING_VERSION,
+    RIGHTS_VERSION,
+    VERSIONS,
+)
 from store.wire.messages import Hello, Role, Welcome
 from store.wire.operator_messages import (
     DeadLetters,
     DescribeClient,
+    GatewayReport,
+    GatewayShown,
+    GatewaysListed,
+    ListGateways,
     Sample,
     ServerShown,
     SettleDeadLetter,
+    ShowGateway,
     ShowServer,
     TopicReaders,
 )
@@ -48,11 +62,15 @@ TIMES = LinkTimes(longest_pause_s=2.0, connect_s=5.0, silent_heartbeats=6)
 TICK_S = 0.1
 MOST_REQUESTS = 256
 """Requests without an answer."""
+MOST_GATEWAYS, GATEWAYS_AT_ONCE = 256, 32
+MOST_FIGURES = 100_000
+"""Of one gateway."""
 NEEDS_VERSION: dict[type[WireMessage], int] = {
     **dict.fromkeys((ShowServer, TopicReaders), RIGHTS_VERSION),
     **dict.fromkeys((GroupPause, PausedGroups), PAUSING_VERSION),
     DescribeClient: DESCRIBING_VERSION,
     **dict.fromkeys((DeadLetters, SettleDeadLetter), DEAD_LETTERS_VERSION),
+    **dict.fromkeys((ListGateways, ShowGateway), GATEWAYS_VERSION),
 }
 """Of the wire, by request: an older store would end the connection."""
 
@@ -136,6 +154,30 @@ class OperatorConnection:
             shown = await self.ask(ShowServer(shown.next), ServerShown)
             figures += shown.figures
         return first, figures
+
+    async def gateways(self, all_figures: bool = False) -> dict[str, GatewayReport | None]:
+        """By name what each gateway says that is a process of its own; None: it does not answer. A store that is too
+        old knows none. `all_figures`: not only the first 2,000. Raises as ask().
+        """
+        try:
+            names = (await self.ask(ListGateways(), GatewaysListed)).gateways[:MOST_GATEWAYS]
+        except StoreTooOld:
+            return {}
+        at_once = asyncio.Semaphore(GATEWAYS_AT_ONCE)
+
+        async def shown(name: str) -> GatewayReport | None:
+            async with at_once:
+                first = report = await self._gateway(name, 0)
+                figures = list(report.figures) if report is not None else []
+                while all_figures and report is not None and report.next is not None and len(figures) < MOST_FIGURES:
+                    report = await self._gateway(name, report.next)
+                    figures += report.figures if report is not None else []
+                return None if first is None else replace(first, figures=figures)
+
+        return dict(zip(names, await asyncio.gather(*map(shown, names)), strict=True))
+
+    async def _gateway(self, name: str, after: int) -> GatewayReport | None:
+        return (await self.ask(ShowGateway(name, after), GatewayShown)).report
 
     async def _first_welcome(self) -> None:
         """Until then it is not known what the store can be asked."""

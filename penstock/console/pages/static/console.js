@@ -4,7 +4,7 @@
 const MOST_LIVE_ROWS = 500;
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// --- charts: <figure class="chart" data-chart="URL" data-every="MS">; the URL gives {times, series: [{label, unit, values}], note}
+// --- charts: <figure class="chart" data-chart="URL" data-every="MS">; the URL gives {times, series: [{label, values}], note, from_zero}
 
 function options(data, width) {
   const axis = { stroke: color("--faint"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
@@ -15,6 +15,7 @@ function options(data, width) {
   return {
     width, height: 240, tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     series: [{ label: "UTC" }, ...lines], axes: [axis, { ...axis, size: 70 }], cursor: { drag: { x: true, y: false } },
+    scales: data.from_zero ? { y: { range: (_, __, high) => uPlot.rangeNum(0, high > 0 ? high : 1, 0.1, true) } } : {},
   };
 }
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.console.views.watch import FAILED, GATEWAYS, POINTS, REFUSED_TOTALS, GroupPoint, Watch, WatchPoint
+from penstock.console.observe.figures import Figures
+from penstock.console.observe.look import SERVER, ProcessLook, ServerLook
+from penstock.console.observe.watch import FAILED, GATEWAYS, POINTS, REFUSED_TOTALS, GroupPoint, Watch, WatchPoint
+from store.wire.operator_messages import ServerShown
 
 KEY = ("billing", "line/#")
 STUCK_S = 300.0
@@ -85,6 +88,29 @@ def test_a_disk_is_slow_by_what_it_took_in_these_minutes() -> None:
     assert "one of a hundred flushes took up to 250 ms in the last 60 s" in what
     assert watched(WatchPoint(0, {}, {}, before), WatchPoint(60, {}, {}, quick)) == []
     assert watched(WatchPoint(0, {}, {}, slow), WatchPoint(60, {}, {}, before)) == []
+
+
+def looked(at_s: float, gateways: float, **failed: float) -> ServerLook:
+    """A store, and gateways that counted so many failed logins."""
+    of_store = ProcessLook(Figures([(GATEWAYS, {"told": "everything"}, gateways)]))
+    by_name = {name: ProcessLook(Figures([(FAILED, {}, number)])) for name, number in failed.items()}
+    return ServerLook(at_s, ServerShown("1", 0, "{}", "", "", [], None), {SERVER: of_store, **by_name})
+
+
+def test_failed_logins_count_at_every_gateway_whichever_come_and_go() -> None:
+    watch = Watch(STUCK_S)
+    for look in (
+        looked(0, 2, a=500, b=900),
+        looked(10, 2, a=506, b=905),
+        looked(20, 1, a=506),
+        looked(30, 2, a=507, c=7),
+    ):
+        watch.take(look, {})
+    (failed,) = watch.troubles()
+    assert failed.what == "12 logins failed in the last 30 s"
+    watch.take(looked(40, 1, a=507), {})
+    assert [each.what for each in watch.troubles()][1:] == ["1 of 2 gateways are away"]
+    assert all(each.page for each in watch.troubles())
 
 
 def test_what_is_kept_is_bounded() -> None:

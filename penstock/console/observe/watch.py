@@ -4,18 +4,17 @@ behind, dead letters, failed logins, a slow disk, a gateway that is away. The co
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
-from penstock.console.store.errors import OperatorError
+from penstock.console.observe.growth import Growth
+from penstock.console.observe.look import ServerLook
+from penstock.console.observe.troubles import Trouble
 from penstock.console.store.operator import OperatorConnection
-from penstock.console.views.figures import Figures, Trouble
 from store.wire.group_messages import GroupInfo, GroupList, GroupsListed, PausedGroups
 
 POINTS = 30
@@ -29,7 +28,7 @@ FAILED, LIMITED = "penstock_logins_failed_total", "penstock_logins_limited_total
 REFUSED_TOTALS = ("penstock_connects_refused_total", "penstock_messages_refused_total")
 SYNCS = "penstock_log_sync_duration_seconds"
 GATEWAYS = "penstock_wire_gateways"
-COUNTED = (FAILED, LIMITED, *REFUSED_TOTALS, GATEWAYS)
+COUNTED = (FAILED, LIMITED, *REFUSED_TOTALS)
 
 GroupKey = tuple[str, str]
 
@@ -46,7 +45,9 @@ class GroupPoint(NamedTuple):
 
 
 class WatchPoint(NamedTuple):
-    """The server at a time (seconds of the loop's clock). `syncs`: of each bucket of a histogram, bound and count."""
+    """The server at a time (seconds of the loop's clock). `counts`: of all processes together. `syncs`: of each bucket
+    of a histogram, bound and count.
+    """
 
     at_s: float
     groups: dict[GroupKey, GroupPoint]
@@ -63,15 +64,25 @@ class Watch:
     moved: dict[GroupKey, tuple[int, float]] = field(default_factory=dict)
     """Of each group what was done with when that changed last, and when."""
 
-    async def run(self, operator: OperatorConnection) -> None:
-        """Look again and again, until cancelled. While the store is away nothing is seen."""
-        loop = asyncio.get_running_loop()
-        while True:
-            with suppress(OperatorError):
-                groups = await _groups(operator)
-                figures = Figures(*await operator.server())
-                self.seen(WatchPoint(loop.time(), groups, _counts(figures), figures.buckets(SYNCS)))
-            await asyncio.sleep(max(LEAST_PERIOD_S, self.stuck_s / POINTS))
+    counts: Counter[str] = field(default_factory=Counter)
+    """What processes counted since the watch began, whichever of them came and went."""
+    growth: Growth = field(default_factory=lambda: Growth(COUNTED, ()))
+
+    @property
+    def period_s(self) -> float:
+        """How often look() is to be called."""
+        return max(LEAST_PERIOD_S, self.stuck_s / POINTS)
+
+    async def look(self, operator: OperatorConnection, look: ServerLook) -> None:
+        """Raises an OperatorError."""
+        self.take(look, await _groups(operator))
+
+    def take(self, look: ServerLook, groups: dict[GroupKey, GroupPoint]) -> None:
+        for grown in self.growth.keep(look).values():
+            self.counts.update(grown.counts)
+        gateways = look.figures.total(GATEWAYS)
+        counts = {**self.counts} | ({GATEWAYS: gateways} if gateways is not None else {})
+        self.seen(WatchPoint(look.at_s, groups, counts, look.figures.buckets(SYNCS)))
 
     def seen(self, point: WatchPoint) -> None:
         self.points.append(point)
@@ -159,6 +170,7 @@ class Watch:
             yield Trouble(
                 f"{most - now:,.0f} of {most:,.0f} gateways are away",
                 "see the log of the gateway's process; clients connect to the others meanwhile",
+                "#gateways",
             )
 
     def _grown(self, name: str) -> float:
@@ -196,11 +208,6 @@ async def _listed(operator: OperatorConnection, kind: type[GroupList | PausedGro
         found += answer.groups
         more = answer.more and bool(answer.groups)
     return found
-
-
-def _counts(figures: Figures) -> dict[str, float]:
-    totals = ((name, figures.total(name)) for name in COUNTED)
-    return {name: total for name, total in totals if total is not None}
 
 
 def _page(path: str, **parameters: str) -> str:

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from penstock.console.views.overview import DISK_FREE, Figures, Trouble, troubles
+from penstock.console.observe.figures import Figures
+from penstock.console.observe.look import DISK_FREE, SERVER, ProcessLook, ServerLook
+from penstock.console.observe.troubles import Trouble, troubles
 from store.wire.operator_messages import Sample, ServerShown
 
 SEGMENT_BYTES = 1 << 30
@@ -16,7 +18,7 @@ def found(*samples: tuple[str, dict[str, str], float], unready: str = "", health
     settings = json.dumps({"store.segment_bytes": SEGMENT_BYTES})
     figures: list[Sample] = list(samples)
     server = ServerShown("1", 0, settings, health, unready, [], None)
-    return troubles(Figures(server, figures))
+    return troubles(ServerLook(0.0, server, {SERVER: ProcessLook(Figures(figures))}))
 
 
 def test_nothing_is_wrong() -> None:
