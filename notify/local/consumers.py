@@ -199,12 +199,16 @@ class Consumers:
         if self._by_key.pop((*consumer.key, queue.state.key), None) is None:
             return
         queue.group.leave(consumer.key, self.now_ms(), seen)
-        waiting = self._waiting[queue]
+        self.end_polls(consumer)
+        self._serve(queue)
+        self._forget_if_idle(queue)
+
+    def end_polls(self, consumer: Consumer) -> None:
+        """Answer the requests with nothing that wait for this consumer."""
+        waiting = self._waiting[consumer.queue]
         for poll in [poll for poll in waiting.polls if poll.consumer is consumer]:
             waiting.polls.remove(poll)
             poll.answer(NOTHING)
-        self._serve(queue)
-        self._forget_if_idle(queue)
 
     def left(self, peer: str) -> None:
         """A peer is gone, and its consumers with it."""

@@ -146,8 +146,10 @@ class GroupRequests:
         return self._settle(consumer.queue, message.receipts, change, answer)
 
     def _reject(self, peer: str, _: PopReceiver, message: wire.Reject, answer: Answer) -> Iterator[None] | None:
-        queue = self._consumer(peer, message.ref).queue
-        now_ms = self.consumers.now_ms()
+        consumer = self._consumer(peer, message.ref)
+        if message.unseen:  # it would be handed what it gives back, and others what follows that
+            self.consumers.end_polls(consumer)
+        queue, now_ms = consumer.queue, self.consumers.now_ms()
         reject = partial(
             queue.reject, now_ms=now_ms, delay_ms=message.delay_ms, dead=message.dead, unseen=message.unseen
         )

@@ -57,7 +57,7 @@ def test_the_blocking_client_consumes(url: str) -> None:
                 assert len(batch) == len([message.payload for message in batch])
                 payloads += batch.payloads()
                 assert batch.ack()
-                if len(payloads) == 299 or b"999" in payloads:
+                if len(payloads) >= 300:  # what was given back comes before or behind the rest
                     break
             assert sorted(map(int, payloads)) == list(range(700, 1_000))
         client.publish("t", b"last")

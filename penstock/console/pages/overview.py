@@ -54,6 +54,7 @@ async def overview_page(visit: PageVisit) -> Response:
         charts=[(title, _address(name, span, gateway)) for name, title in _charts(gateway)],
         spans=[(name, title, _page(name, gateway)) for name, (_, title) in SPANS.items()],
         span=span,
+        sample_ms=1_000 * overview.history.sample_s,
         step_s=overview.history.chart(gateway or ALL, SPANS[span][0]).step_s,
         since=overview.history.since_ms,
         gateway=gateway,

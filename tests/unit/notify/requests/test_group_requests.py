@@ -240,6 +240,23 @@ def test_what_nobody_looked_at_was_not_delivered(bench: Bench) -> None:
     assert other.pop() == [b"0", b"1"]
 
 
+def test_who_gives_messages_back_unseen_is_not_handed_them_by_a_request_from_before(bench: Bench) -> None:
+    """It would give them back again, and others would have what follows them first."""
+    publish(bench.store, "t/1", *(b"%d" % number for number in range(300)))
+    leaving, other = Consumer(bench, "leaving"), Consumer(bench, "other")
+    while leaving.pop():
+        pass
+    asked, waiting = leaving.wait(), other.wait()
+    found = [b"%d" % number for number in range(300)]
+    receipts = leaving.receipts(*found)
+    assert leaving.settled(leaving.talk.ask(Reject(leaving.ref, receipts, 0, "", unseen=True))) == []
+    assert leaving.took(asked) == []
+    came = other.took(waiting) or []
+    while more := other.pop(1_000):
+        came += more
+    assert came == found
+
+
 def test_a_longer_invisible_time(bench: Bench) -> None:
     one = Consumer(bench, "one")
     publish(bench.store, "t/1", b"a", b"b")
