@@ -24,12 +24,12 @@ import psutil
 from tests.support.console_process import console_url
 from tests.support.server_process import PenstockServer, ServeOptions
 
-REPEATS = 9
+REPEATS = 5
 OVERVIEW_EVERY_S = 2.0
 GOAL_PERCENT = 3.0
 TIMEOUT_S = 60
 LOAD_CORE = "1"
-MESSAGES = 1_500_000
+MESSAGES = 8_000_000
 TOPIC = "bench/0"
 LOADS = {
     "10 topics, one looked at": f"-P 10 -S 10 -f m -n {MESSAGES // 10} -q 0",
