@@ -182,10 +182,10 @@ class Hub:
         """All other doors count them. `at`: the gateway whose door it was; None: a door of this process."""
         if at is not None:
             self.count_logins(ended)
-        for member in self.gateways.values():
-            if member is not at:
-                member.sessions.told(ended)
+        self._tell_gateways(ended, but=at)
 
-    def _tell_gateways(self, message: Slow) -> None:
+    def _tell_gateways(self, message: Slow | LoginsEnded, but: Member | None = None) -> None:
+        """All in other processes, `but` one."""
         for member in self.gateways.values():
-            member.sessions.told(message)
+            if member is not but:
+                member.sessions.told(message)
