@@ -93,6 +93,7 @@ class MessageStore:
         self.peers = self._state.peers
         self.groups = Groups(self.log, self.queues, self._state.groups, self._append_all, settings.group_flush_ms)
         self.bans = self._state.bans
+        self.log_readers = self._state.log_readers
         self.keys = self._state.keys
         self.usage = self._state.usage
         self.delayed = self._state.delayed
@@ -187,6 +188,8 @@ class MessageStore:
             self.applying.finish()
         if self._refusing is not None:
             raise self._refusing.with_traceback(None)
+        if self.upkeep.refusing is not None and not from_reserve:
+            raise self.upkeep.refusing.with_traceback(None)
         start = self.log.append(batch, from_reserve, is_awaited)
         size = batch.size
         try:
@@ -227,7 +230,7 @@ class MessageStore:
         """Why messages cannot be stored now, or None."""
         if self.index.is_damaged:
             return IndexDamaged(self.folder.index, "does not read back")
-        return self.log.fault() or self._refusing
+        return self.log.fault() or self._refusing or self.upkeep.refusing
 
     def health(self) -> str:
         """A fault for an operator although the store works; empty if there is none. Asked of any thread."""

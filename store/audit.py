@@ -47,6 +47,7 @@ class AuditEvent(StrEnum):
     PEER_CONNECTED = "peer_connected"  # a gateway, client or operator, to the store
     PEER_REFUSED = "peer_refused"
     PEER_LEFT = "peer_left"
+    READER = "reader"  # of the log: retention waits for it from now on, or no longer, or dropped what it had not read
     LOST = "lost"  # lines that could not be written
 
 

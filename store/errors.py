@@ -96,6 +96,17 @@ class StoreFull(StoreError):
         super().__init__(f"{folder}: no {what} left on the device; free some or set retention_bytes")
 
 
+class ReaderTooFarBehind(StoreFull):
+    """A reader of the log, which may not lose anything, has not read what retention is to drop."""
+
+    def __init__(self, name: str, behind_bytes: int, most_bytes: int) -> None:
+        StoreError.__init__(
+            self,
+            f"the log's reader {name} is {behind_bytes} bytes behind, {most_bytes} are allowed, and it may not lose "
+            f"any: start it, raise store.most_behind_bytes, or `penstock store forget-reader {name}`",
+        )
+
+
 def unusable(folder: Path, error: OSError) -> StoreError:
     """A folder cannot be opened."""
     return StoreFull(folder) if error.errno in NO_ROOM else FolderUnusable(folder, str(error))

@@ -84,6 +84,14 @@ class StoreSettings:
             "at_least": 1,
         },
     )
+    most_behind_bytes: int = field(
+        default=16 * GIB,
+        metadata={
+            "doc": "How far behind a reader of the log may be for which retention waits, as long as the disk has room. "
+            "If it is further behind, it loses what retention drops, or messages are refused: as the reader says.",
+            "at_least": 0,
+        },
+    )
     max_delay_s: int = field(
         default=31_536_000,
         metadata={

@@ -5,16 +5,17 @@
     [[rule]]
     users = ["alice", "sensor-*"]           # and/or clients = [...]; * stands for any characters; absent: all
     namespaces = ["acme"]                   # "" is the default one; absent: all
-    allow = ["publish", "retain"]           # or deny = [...]; of publish, retain, subscribe, replay, read_log, admin
+    allow = ["publish", "retain"]           # or deny = [...]; of the actions below
     topics = ["devices/%u/#"]               # topic filters; %u is the user's name, %c the client identifier
     groups = ["billing", "%u-*"]            # of $share; if any rule has groups, joining one needs a rule that names it
     max_qos = 1                             # only with allow; 2 if absent
 
-A retained PUBLISH needs both `publish` and `retain`, reading history both `subscribe` and `replay`. A rule allows a
-subscription only if its filter covers the whole subscription; it denies one if any topic matches both. The topic behind
-`$dead/GROUP/` is authorized as well: a dead letter is a message of the topic named there. Reading a store's log itself,
-with the messages of all namespaces, needs `read_log` of `#` besides, and seeing and touching what other clients have
-`admin` of `#`: no default allows these.
+The actions are publish, retain, subscribe, replay, read_log, hold_log and admin. A retained PUBLISH needs both
+`publish` and `retain`, reading history both `subscribe` and `replay`. A rule allows a subscription only if its filter
+covers the whole subscription; it denies one if any topic matches both. The topic behind `$dead/GROUP/` is authorized as
+well: a dead letter is a message of the topic named there. Reading a store's log itself, with the messages of all
+namespaces, needs `read_log` of `#` besides, having retention wait for that `hold_log`, and seeing and touching what
+other clients have `admin` of `#`: no default allows these.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ class Action(Flag):
     REPLAY = auto()
     READ_LOG = auto()
     ADMIN = auto()
+    HOLD_LOG = auto()
 
 
 ACTIONS = {action.name.lower(): action for action in Action if action.name}
-OF_THE_WHOLE = Action.READ_LOG | Action.ADMIN
+OF_THE_WHOLE = Action.READ_LOG | Action.HOLD_LOG | Action.ADMIN
 """Not of some topics: a rule that allows one has to name `#`."""
 
 
@@ -442,7 +444,7 @@ def _parse_rule(number: int, rule: object) -> Rule:
         if not topics:
             raise AuthError("topics: names none")
         if not denies and actions & OF_THE_WHOLE and "#" not in rule["topics"]:
-            name = "read_log" if actions & Action.READ_LOG else "admin"
+            (name, *_) = (name for name, action in ACTIONS.items() if actions & action & OF_THE_WHOLE)
             raise AuthError(f'{name}: is for the store as a whole; topics has to have "#"')
         users, clients, namespaces = (_names(rule, key) for key in ("users", "clients", "namespaces"))
         groups, most_qos = _groups(rule, actions), REFUSED if denies else max_qos

@@ -113,11 +113,22 @@ def _state(log: LogScan, index: Index) -> dict[str, Any]:
         }
         for group in sorted(state.groups, key=lambda group: group.key)
     ]
+    readers = [
+        {
+            "name": reader.name,
+            "log_offset": reader.log_offset,
+            "behind_bytes": log.end - reader.log_offset,
+            "when_behind": reader.when_behind,
+            "lost_bytes": reader.lost_bytes,
+        }
+        for reader in sorted(state.log_readers, key=lambda reader: reader.name)
+    ]
     queues = list(_queue_rows(log, state.queues))
     return {
         "queues": queues,
         "sessions": sessions,
         "groups": groups,
+        "readers": readers,
         "delayed_pending": len(state.delayed),
         "applied_offset": applied,
     }

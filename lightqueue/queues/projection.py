@@ -29,11 +29,15 @@ from store.state.changes import (
     PeerAppended,
     PeerGone,
     QueueDropped,
+    ReaderAdvanced,
+    ReaderForgotten,
+    ReaderLost,
     TopicsGone,
     decode_change,
 )
 from store.state.delayed import Delayed, due_of
 from store.state.group_states import GroupKey, GroupStates
+from store.state.log_readers import LogReaderStates
 from store.state.peers import PeerStates
 from store.state.retained import RetainedTopics
 from store.state.sessions import Sessions
@@ -79,6 +83,7 @@ class Projection:
         self.peers = PeerStates(index)
         self.groups = GroupStates(index, self.queues.hold, self.queues.release, self.queues.end_of)
         self.bans = BanStates(index)
+        self.log_readers = LogReaderStates(index)
         self.usage = Usage(index)
         self.position = self.applied = index.applied_offset  # the index has everything before `applied`
         self._state_offset = index.state_offset
@@ -112,6 +117,7 @@ class Projection:
         self.peers.stage()
         self.groups.stage()
         self.bans.stage()
+        self.log_readers.stage()
         missing = [part.stage(until) for part in (self.queues, self.retained, self.delayed, self.usage)]
         self.keys.stage()  # after the queues' edits, which trim the keys
         applied = min([self.position, *(log_offset for log_offset in missing if log_offset is not None)])
@@ -119,7 +125,7 @@ class Projection:
         self.index.write(applied, state_offset, may_wait)
         self.applied, self._state_offset = applied, state_offset
         for part in (
-            *(self.sessions, self.peers, self.groups, self.bans),
+            *(self.sessions, self.peers, self.groups, self.bans, self.log_readers),
             *(self.queues, self.retained, self.keys, self.delayed, self.usage),
         ):
             part.written()
@@ -159,6 +165,8 @@ class Projection:
             self.groups.apply(change, record.log_offset)
         elif isinstance(change, BanSet | BanLifted):
             self.bans.apply(change, record.timestamp_ms)
+        elif isinstance(change, ReaderAdvanced | ReaderForgotten | ReaderLost):
+            self.log_readers.apply(change, record.timestamp_ms)
         else:
             self.sessions.apply(change, record.log_offset, record.timestamp_ms)
 

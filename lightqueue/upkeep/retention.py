@@ -3,6 +3,7 @@
     carry       retained and delayed messages in these segments are appended again, flagged CARRIED; retained ones that
                 have expired are removed
     checkpoint  the index is copied, since it can no longer be rebuilt from the beginning
+    give up     readers of the log that have not read them are told so, by a record
     drop        the files are deleted; queue entries that point there are trimmed afterwards (trimming.py)
 
 A crash between any two of these loses nothing: the next run does the rest. A thread does the work that waits for the
@@ -16,6 +17,7 @@ from functools import partial
 
 from lightqueue.queues.projection import Projection
 from lightqueue.upkeep.dispatching import add_again, record_of
+from lightqueue.upkeep.holds import LogHolds
 from store.errors import IndexFailed
 from store.files.folder import DataFolder
 from store.log.api import Log
@@ -53,6 +55,7 @@ class Retention:
         self._state = state
         self._append = append
         self._settings = settings
+        self.holds = LogHolds(log, state.log_readers, settings, append)
         self._worker = ThreadPoolExecutor(1, "penstock-retention")
 
     def close(self) -> None:
@@ -76,7 +79,7 @@ class Retention:
             if not too_old and not self._too_large(part.base):
                 break
             boundary = part.end
-        return boundary
+        return self.holds.within(boundary)
 
     def _too_large(self, base: int) -> bool:
         limit = self._settings.retention_bytes
@@ -89,6 +92,7 @@ class Retention:
         yield from self._carry(boundary)
         yield from self._carry_delayed(boundary)
         yield from self._checkpoint()
+        self.holds.give_up(boundary)
         yield from self._log.drop_before(boundary, self._elsewhere)
 
     def _carry(self, boundary: int) -> Iterator[None]:

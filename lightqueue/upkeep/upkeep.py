@@ -59,6 +59,15 @@ class Upkeep:
         """Whether a pass is under way, or begins with the next step."""
         return self._dropping is not None or self._trimming is not None or self._has_to_trim
 
+    @property
+    def refusing(self) -> StoreError | None:
+        """Why messages are refused: a reader of the log may not lose what retention is to drop."""
+        return self._retention.holds.refusing
+
+    def check_soon(self) -> None:
+        """A reader of the log has moved: have the next step look whether something may go now."""
+        self._next_check_s = 0.0
+
     def step(self, now_s: float) -> None:
         """Do some of the work that is due; `now_s` is monotonic. A failed pass begins anew after retention_check_s."""
         if now_s < self._resume_s:

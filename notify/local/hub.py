@@ -6,7 +6,6 @@ that grew is told once a turn, however much it grew, and a member that asks late
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -51,7 +50,7 @@ class Hub:
         self.lookup = lookup
         self.facts: ServerFacts | None = None  # of this process, for operators
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
-        self.readers = LogReaders(time.monotonic)
+        self.readers = LogReaders(messages, audit or Audit())
         self.retained_pages = RetainedPages(messages)
         self.followers = Followers(messages.queues)
         self.bans = LocalBans(messages, self.tell, audit or Audit())
@@ -115,6 +114,7 @@ class Hub:
         more = self.messages.tick()
         self.settle()
         self.consumers.tick()
+        self.readers.tell_losses()
         return more
 
     # --- events

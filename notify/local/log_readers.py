@@ -1,12 +1,25 @@
-"""How far those are that read the log under a name, as they said: for people to see, in memory, for a while."""
+"""Those that read the log under a name: how far they are, and for which of them retention waits."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-MOST_READERS = 100
-REMEMBERED_S = 600.0  # after a reader was last heard of
+from lightqueue.message_store import MessageStore
+from store.audit import Audit, AuditEvent
+from store.errors import StoreError
+from store.records._records import RecordBatch
+from store.state.changes import Change, ReaderAdvanced, ReaderForgotten, encode_change
+from store.state.log_readers import MOST_READERS
+from store.wire.log_messages import HoldLog, LogHeld
+from store.wire.operator_messages import LogReaderInfo
+
+REMEMBERED_S = 600.0  # after a reader that holds nothing was last heard of
+
+
+class NotHeld(StoreError):
+    """A reader asks for what the log cannot keep for it."""
 
 
 class _Reader(NamedTuple):
@@ -15,24 +28,106 @@ class _Reader(NamedTuple):
 
 
 class LogReaders:
-    """Owner of what readers said. Of too many the one that was not heard of for the longest time is forgotten."""
+    """Owner of what readers say that hold nothing: for people to see, in memory, for a while; of too many the one that
+    was not heard of for the longest time is forgotten. What others hold goes to the log.
+    """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, messages: MessageStore, audit: Audit, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: monotonic seconds."""
+        self._messages = messages
+        self._states = messages.log_readers
+        self._audit = audit
         self._clock = clock
-        self._readers: dict[str, _Reader] = {}  # who was heard of last stands last
+        self._seen: dict[str, _Reader] = {}  # who was heard of last stands last
+        self._told = {state.name: state.lost_bytes for state in self._states}
 
     def note(self, name: str, log_offset: int) -> None:
-        self._readers.pop(name, None)
-        self._readers[name] = _Reader(log_offset, self._clock())
-        if len(self._readers) > MOST_READERS:
-            del self._readers[next(iter(self._readers))]
+        self._seen.pop(name, None)
+        self._seen[name] = _Reader(log_offset, self._clock())
+        if len(self._seen) > MOST_READERS:
+            del self._seen[next(iter(self._seen))]
+
+    def _lately(self) -> Iterator[tuple[str, int]]:
+        since_s = self._clock() - REMEMBERED_S
+        for name, reader in list(self._seen.items()):
+            if reader.heard_s < since_s:
+                del self._seen[name]
+            elif self._states.get(name) is None:
+                yield name, reader.log_offset
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        """(name, log_offset) of those that were heard of lately."""
-        since_s = self._clock() - REMEMBERED_S
-        for name, reader in list(self._readers.items()):
-            if reader.heard_s < since_s:
-                del self._readers[name]
-            else:
-                yield name, reader.log_offset
+        """(name, log_offset) of those that hold the log, and of the others that were heard of lately."""
+        yield from ((state.name, state.log_offset) for state in self._states)
+        yield from self._lately()
+
+    # --- for which retention waits
+
+    def hold(self, wanted: HoldLog) -> LogHeld:
+        """Raises a StoreError: NotHeld, or why nothing can be stored."""
+        log, name = self._messages.log, wanted.reader
+        state = self._states.get(name)
+        if state is None and len(self._states) >= MOST_READERS:
+            raise NotHeld(f"{MOST_READERS} readers hold the log already; `penstock store forget-reader NAME` ends one")
+        log_offset = wanted.log_offset
+        if log_offset is None:
+            log_offset = state.log_offset if state is not None else log.base
+        elif log_offset > log.on_disk:
+            raise NotHeld(f"log_offset {log_offset} is not on the disk yet, only what stands before {log.on_disk} is")
+        change = ReaderAdvanced(name, log_offset, wanted.most_behind_bytes, wanted.when_behind)
+        is_news = state is None or change != ReaderAdvanced(
+            name, state.log_offset, state.most_behind_bytes, state.when_behind
+        )
+        if is_news:
+            self._append(change)
+        if state is None:
+            self._audit.note(AuditEvent.READER, reason=f"{name} holds the log from log_offset {log_offset} on")
+        found = self._states.get(name)
+        return LogHeld(log_offset, log.base, log.on_disk, found.lost_bytes if found is not None else 0)
+
+    def forget(self, name: str, by: str) -> bool:
+        """False: there is no such reader. Raises a StoreError."""
+        was_seen = self._seen.pop(name, None) is not None
+        if self._states.get(name) is None:
+            return was_seen
+        self._append(ReaderForgotten(name, by))
+        self._told.pop(name, None)
+        self._audit.note(AuditEvent.READER, reason=f"{name} holds the log no longer, by {by}")
+        return True
+
+    def _append(self, change: Change) -> None:
+        """It frees room, so it may use what is kept from messages."""
+        batch = RecordBatch()
+        batch.append(*encode_change(change))
+        self._messages.append_upkeep(batch)
+        self._messages.upkeep.check_soon()
+
+    def tell_losses(self) -> None:
+        """Write to the audit log what retention has dropped since the last call that a reader had not read."""
+        for state in self._states:
+            lost_bytes = state.lost_bytes - self._told.get(state.name, 0)
+            if lost_bytes:
+                self._told[state.name] = state.lost_bytes
+                self._audit.note(AuditEvent.READER, reason=f"{state.name} lost {lost_bytes} bytes of the log")
+
+    def lost(self) -> dict[str, int]:
+        """Bytes of the log that retention dropped before a reader had read them, by its name."""
+        return {state.name: state.lost_bytes for state in self._states}
+
+    def infos(self) -> list[LogReaderInfo]:
+        """By name."""
+        end = self._messages.end
+        held = [
+            LogReaderInfo(
+                state.name,
+                state.log_offset,
+                max(0, end - state.log_offset),
+                True,
+                state.most_behind_bytes,
+                state.when_behind,
+                state.advanced_ms,
+                state.lost_bytes,
+            )
+            for state in self._states
+        ]
+        seen = [LogReaderInfo(name, log_offset, max(0, end - log_offset)) for name, log_offset in self._lately()]
+        return sorted(held + seen, key=lambda info: info.name)

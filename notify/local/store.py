@@ -273,6 +273,7 @@ class LocalStore:
         more = self.messages.tick()
         self._hub.settle(self.member)
         self._hub.consumers.tick()
+        self._hub.readers.tell_losses()
         return more
 
     def now_ms(self) -> int:

@@ -181,6 +181,14 @@ class OperatorRequests:
         infos = [info_of(state) for state in bans[request.after : end]]
         done(of_operator.BansListed(infos, end if end < len(bans) else None))
 
+    # --- readers of the log
+
+    def _list_log_readers(self, _: of_operator.ListLogReaders, done: Done) -> None:
+        done(of_operator.LogReadersListed(self._hub.readers.infos()))
+
+    def _forget_log_reader(self, request: of_operator.ForgetLogReader, done: Done) -> None:
+        done(OperatorDone(self._hub.readers.forget(request.reader, request.by)))
+
 
 _ACTIONS: dict[type[WireMessage], Callable[[OperatorRequests, Any, Done], Iterator[None] | None]] = {
     of_operator.ShowServer: OperatorRequests._show_server,
@@ -198,5 +206,7 @@ _ACTIONS: dict[type[WireMessage], Callable[[OperatorRequests, Any, Done], Iterat
     of_operator.AddBan: OperatorRequests._add_ban,
     of_operator.LiftBan: OperatorRequests._lift_ban,
     of_operator.ListBans: OperatorRequests._list_bans,
+    of_operator.ListLogReaders: OperatorRequests._list_log_readers,
+    of_operator.ForgetLogReader: OperatorRequests._forget_log_reader,
 }
 REQUESTS = tuple(_ACTIONS)

@@ -30,6 +30,8 @@ READ_LOG = Permission("read_log", "#")
 """A permission of its own: the log has the messages of all namespaces, which no `#` covers."""
 ADMIN = Permission("admin", "#")
 """To see and touch what other clients have. No `#` and no default covers it either."""
+HOLD_LOG = Permission("hold_log", "#")
+"""To have retention wait, which fills the disk. A reader of the log needs it besides."""
 WHOLE_LOG = [
     READ_LOG,
     *(Permission(action, topic) for topic in ("#", "$dead/#") for action in (SUBSCRIBE, REPLAY)),
@@ -61,6 +63,8 @@ def unstated(message: WireMessage) -> str:
 
 def why_not(refused: Permission, user: str) -> str:
     """The text for a refused client: action and topic, and a remedy behind a colon."""
+    if refused == HOLD_LOG:
+        return "hold_log #: it keeps retention from freeing the disk; allow it by a rule of the permissions file"
     if refused != READ_LOG:
         return f"{refused.action} {refused.topic}"
     return (
@@ -151,6 +155,10 @@ def _whole_log(_: Any, __: Frame, ___: MessageStore) -> list[Permission]:
     return WHOLE_LOG
 
 
+def _held(_: Any, __: Frame, ___: MessageStore) -> list[Permission]:
+    return [HOLD_LOG, *WHOLE_LOG]
+
+
 def _joined(message: of_group.GroupOpen, _: Frame, messages: MessageStore) -> list[Permission]:
     wanted = [Permission(SUBSCRIBE, message.topic_filter, message.group)]
     is_new = messages.groups.get((message.group, message.topic_filter)) is None
@@ -198,6 +206,7 @@ RIGHTS: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], Iterable[Pe
     of_log.ReadLog: _whole_log,
     of_log.SeekLog: _whole_log,
     of_log.ReaderAt: _whole_log,
+    of_log.HoldLog: _held,
     of_group.GroupOpen: _joined,
     of_group.GroupReset: _moved,
     of_group.GroupDrop: _dropped,

@@ -16,8 +16,8 @@ MOST_PASSES = 2  # a hook's answers count for a while anyway, and a reload ends 
 
 
 class Permission(NamedTuple):
-    """A permission that a client needs: publish, retain, subscribe, replay, read_log or admin (`action`) for a topic or
-    a filter.
+    """A permission that a client needs: publish, retain, subscribe, replay, read_log, hold_log or admin (`action`),
+    for a topic or a filter.
     """
 
     action: str

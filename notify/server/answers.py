@@ -6,17 +6,19 @@ from collections.abc import Callable
 
 import msgspec
 
+from notify.requests import log_requests
 from notify.requests.contents import filter_fault
 from notify.requests.reads import Answer
 from notify.requests.refusals import failure_code
 from notify.server.peers import Peer
 from store.errors import StoreError
 from store.wire import messages as wire
+from store.wire.log_messages import HoldLog
 from store.wire.messages import FailureCode, Role, WireMessage
 
 
 class WaitingAnswer(msgspec.Struct, frozen=True):
-    """The answer to an Append, or a CancelDelayed, to be given once the log is safe up to a mark."""
+    """The answer to an Append, a CancelDelayed or a HoldLog, to be given once the log is safe up to a mark."""
 
     request_id: int
     mark: int
@@ -47,7 +49,10 @@ def following(peer: Peer, message: wire.Follow) -> WireMessage:
         return wire.Failed(failure_code(error), str(error))
 
 
-def cancelled(peer: Peer, message: wire.CancelDelayed) -> WireMessage:
+def changed(peer: Peer, message: wire.CancelDelayed | HoldLog) -> WireMessage:
+    """The answer to a client that changes something but its own messages."""
+    if isinstance(message, HoldLog):
+        return log_requests.hold(peer.store, message)
     dispatching = peer.hub.messages.dispatching
     try:
         is_own = peer.own.has_topic(dispatching.topic_of(message.due_ms, message.log_offset))

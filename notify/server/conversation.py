@@ -21,7 +21,7 @@ from notify.requests.permissions import narrowed, show, unstated, wanted_by, why
 from notify.requests.rights_requests import Question, RightsRequests
 from notify.requests.users import Permits, User
 from notify.server import long_frames
-from notify.server.answers import cancelled, following, found
+from notify.server.answers import changed, following, found
 from notify.server.arrival import Arrival
 from notify.server.claiming import claim
 from notify.server.counters import WireCounters
@@ -413,9 +413,9 @@ class Conversation:
     def _look_up(self, frame: Frame, message: WireMessage) -> None:
         self._reply(frame, lambda limit: _FINDS[type(message)](self._known.store, message, limit))
 
-    def _cancel_delayed(self, frame: Frame, message: wire.CancelDelayed) -> None:
+    def _change(self, frame: Frame, message: wire.CancelDelayed | of_log.HoldLog) -> None:
         """The answer waits until it is as safe as what is appended."""
-        self._answer_when_safe(frame.request_id, cancelled(self._known, message))
+        self._answer_when_safe(frame.request_id, changed(self._known, message))
 
     def _reply(self, frame: Frame, read: Callable[[int], reads.Answer]) -> WireMessage:
         self._figures.reads += 1
@@ -484,7 +484,7 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[object] | None]] = {
     wire.Read: Conversation._read,
     wire.Enough: lambda self, _, message: long_frames.enough(self._events.push, message),
     wire.Locate: Conversation._locate,
-    wire.CancelDelayed: Conversation._cancel_delayed,
+    **dict.fromkeys((wire.CancelDelayed, of_log.HoldLog), Conversation._change),
     wire.ListDelayed: Conversation._list_delayed,
     wire.Claim: Conversation._claim,
     wire.Release: lambda self, _, message: self._known.store.sessions.release(message.client_id),

@@ -107,8 +107,15 @@ _WIRE: tuple[Figure[StoreServer], ...] = (
     Figure(
         "penstock_reader_lag_bytes",
         "gauge",
-        "Bytes of the log that a reader of it (a Spark stream with consumerName) has yet to come to.",
+        "Bytes of the log that a reader of it (the cold tier, a Spark stream with consumerName) has yet to come to.",
         _reader_lag,
+        "reader",
+    ),
+    Figure(
+        "penstock_reader_lost_bytes_total",
+        "counter",
+        "Bytes of the log that retention dropped before a reader, for which it waits, had come to them.",
+        lambda server: server.hub.readers.lost(),
         "reader",
     ),
 )

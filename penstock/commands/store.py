@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.commands.client import Data as ServerData
+from penstock.commands.client import Store, TokenFile, connect
 from penstock.commands.options import (
     Admin,
     Config,
@@ -77,6 +79,24 @@ def inspect(
         raise typer.Exit(1)
 
 
+@store.command()
+def forget_reader(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `penstock store inspect` or the console shows it.")],
+    data: ServerData = None,
+    store: Store = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+) -> None:
+    """Have retention no longer wait for a reader of the log. What it has not read may be gone when it comes back."""
+    from penstock.operating import check_found, who
+    from store.wire.operator_messages import ForgetLogReader, OperatorDone
+
+    with connect(data, store, token_file, config) as server:
+        done = server.call(ForgetLogReader(name, who()), OperatorDone)
+    check_found(done.found, f"reader {name} of the log", "penstock store inspect DIR")
+    typer.echo(f"retention no longer waits for {name}")
+
+
 def _show(report: dict[str, Any]) -> None:
     console = wide_console()
     first, end = report["first_log_offset"], report["end_log_offset"]
@@ -87,6 +107,7 @@ def _show(report: dict[str, Any]) -> None:
     show_table(console, "queues", report["queues"])
     show_table(console, "sessions", report["sessions"])
     show_table(console, "groups", report["groups"])
+    show_table(console, "readers of the log", report.get("readers", []))
     if report.get("delayed_pending"):
         console.print(f"delayed messages pending: {report['delayed_pending']}")
     if report.get("torn_tail_bytes"):

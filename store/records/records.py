@@ -32,6 +32,9 @@ class RecordType(IntEnum):
     TOPICS_GONE = 41
     BAN_SET = 48
     BAN_LIFTED = 49
+    READER_ADVANCED = 56
+    READER_FORGOTTEN = 57
+    READER_LOST = 58
 
 
 class RecordFlag(IntFlag):

@@ -264,6 +264,33 @@ class BanLifted(Change, frozen=True):
     lifted_by: str = ""
 
 
+class ReaderAdvanced(Change, frozen=True):
+    """Who reads the log under a name is done with all before `log_offset`: retention keeps the log from there on.
+
+    Up to `most_behind_bytes` of it; 0: as many as the store's settings say. If the reader is further behind, retention
+    drops what it has not read, or (`refuse`) keeps it, and the store takes no messages.
+    """
+
+    name: str
+    log_offset: int
+    most_behind_bytes: int = 0
+    when_behind: Literal["drop", "refuse"] = "drop"
+
+
+class ReaderForgotten(Change, frozen=True):
+    """Retention waits for it no longer."""
+
+    name: str
+    forgotten_by: str = ""
+
+
+class ReaderLost(Change, frozen=True):
+    """Retention drops all before `end`, part of which the reader has not read. Written by the store only."""
+
+    name: str
+    end: int
+
+
 TYPES: dict[RecordType, type[Change]] = {
     RecordType.SESSION_OPENED: SessionOpened,
     RecordType.SESSION_CLOSED: SessionClosed,
@@ -284,6 +311,9 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.TOPICS_GONE: TopicsGone,
     RecordType.BAN_SET: BanSet,
     RecordType.BAN_LIFTED: BanLifted,
+    RecordType.READER_ADVANCED: ReaderAdvanced,
+    RecordType.READER_FORGOTTEN: ReaderForgotten,
+    RecordType.READER_LOST: ReaderLost,
 }
 _RECORD_TYPES = {change: record_type for record_type, change in TYPES.items()}
 _DECODERS: dict[int, msgspec.msgpack.Decoder[Change]] = {

@@ -3,7 +3,7 @@
 They get its bytes as they lie there, verified, and decode them on their own.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -19,32 +19,40 @@ class Segments(WireMessage, frozen=True):
 class SegmentsFound(WireMessage, frozen=True):
     """(base log_offset, Unix time in ms when it was made) of each, oldest first; `more`: there are others behind them.
 
-    The log begins at log_offset `log_base` and can be read up to `log_end`.
+    The log begins at log_offset `log_base` and can be read up to `log_end`; what stands before `on_disk` is on the
+    disk (0: an older store does not say).
     """
 
     segments: Annotated[list[tuple[LogOffset, Count]], Items]
     more: bool
     log_base: LogOffset
     log_end: LogOffset
+    on_disk: LogOffset = 0
 
 
 class ReadLog(WireMessage, frozen=True):
-    """Records of all types from log_offset `start` on, where one begins or a file ends, about `max_bytes` of them."""
+    """Records of all types from log_offset `start` on, where one begins or a file ends, about `max_bytes` of them.
+
+    `on_disk`: only those that are on the disk, which a loss of power does not replace.
+    """
 
     start: LogOffset
     max_bytes: Positive
+    on_disk: bool = False
 
 
 class LogRead(WireMessage, frozen=True):
     """Whole records that stand from log_offset `start` on follow, as they lie there; none if the log ends there.
 
     It is not the one asked for where a file ended there, or where a batch record is longer than a frame: then those
-    within it follow. The log begins at log_offset `log_base` and can be read up to `log_end`.
+    within it follow. The log begins at log_offset `log_base` and can be read up to `log_end`; `on_disk` as in
+    SegmentsFound.
     """
 
     start: LogOffset
     log_base: LogOffset
     log_end: LogOffset
+    on_disk: LogOffset = 0
 
 
 class SeekLog(WireMessage, frozen=True):
@@ -86,6 +94,38 @@ class ReaderNoted(WireMessage, frozen=True):
     """`lag_bytes`: of the log behind that place."""
 
     lag_bytes: Count
+
+
+ReaderName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+WhenBehind = Literal["drop", "refuse"]
+
+
+class HoldLog(WireMessage, frozen=True):
+    """A reader is done with all before `log_offset`, for good: retention keeps the log for it from there on.
+
+    None: the place where it stands; a new reader stands at the log's beginning. It may go back to what is kept. If it
+    is more than `most_behind_bytes` behind (0, or more than store.most_behind_bytes: as many as that says), retention
+    drops what it has not read, or the store refuses messages.
+    """
+
+    reader: ReaderName
+    log_offset: LogOffset | None = None
+    most_behind_bytes: Count = 0
+    when_behind: WhenBehind = "drop"
+
+
+class LogHeld(WireMessage, frozen=True):
+    """The log is kept from `log_offset` on, as safe as the flush policy promises. It begins at `log_base`; if that is
+    behind `log_offset`, what stands between the two is lost.
+
+    What stands before `on_disk` survives a loss of power: a reader goes no further. `lost_bytes`: of the log, in all,
+    that were dropped before the reader had read them.
+    """
+
+    log_offset: LogOffset
+    log_base: LogOffset
+    on_disk: LogOffset
+    lost_bytes: Count
 
 
 class Topics(WireMessage, frozen=True):

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
@@ -14,7 +14,7 @@ from store.wire import rights_messages as of_rights
 from store.wire.base import ITEMS_PER_FRAME as ITEMS_PER_FRAME
 from store.wire.base import MOST_ITEMS as MOST_ITEMS
 from store.wire.base import MOST_NAME_CHARACTERS as MOST_NAME_CHARACTERS
-from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueName, QueueOffset, Ref, TopicFilter
+from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueOffset, Ref, TopicFilter
 from store.wire.base import WireMessage as WireMessage
 from store.wire.client_messages import Find as Find
 from store.wire.client_messages import Found as Found
@@ -32,6 +32,12 @@ from store.wire.delayed_messages import DelayedCancelled as DelayedCancelled
 from store.wire.delayed_messages import DelayedFound as DelayedFound
 from store.wire.delayed_messages import GetDelayed as GetDelayed
 from store.wire.delayed_messages import ListDelayed as ListDelayed
+from store.wire.follow_messages import Follow as Follow
+from store.wire.follow_messages import Following as Following
+from store.wire.follow_messages import Grew as Grew
+from store.wire.follow_messages import GrewNamed as GrewNamed
+from store.wire.follow_messages import QueueInfo as QueueInfo
+from store.wire.follow_messages import Unfollow as Unfollow
 from store.wire.operator_messages import BansTold as BansTold
 from store.wire.operator_messages import Disconnect as Disconnect
 from store.wire.session_messages import Claim as Claim
@@ -203,62 +209,6 @@ class Appended(WireMessage, frozen=True):
 
 
 # --- following queues
-
-
-class QueueInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A queue that is now followed. `kind`: 0 topic, 1 first level, 2 filter, 3 live.
-
-    It ends at queue_offset `next_offset`; `position` is the queue_offset to begin at.
-    """
-
-    ref: Ref
-    kind: Annotated[int, Meta(ge=0, le=3)]
-    next_offset: QueueOffset
-    position: QueueOffset
-
-
-class Follow(WireMessage, frozen=True):
-    """Tell me when the queues that serve a topic filter grow.
-
-    `history`: a stored queue is wanted, not only what comes from now on; `start`: the log_offset to begin at, -1 for
-    the log's end; `spills`: a live queue goes to disk rather than forget what has not been read.
-    """
-
-    topic_filter: TopicFilter
-    history: bool
-    start: Annotated[int, Meta(ge=-1, le=2**63 - 1)]
-    spills: bool
-
-
-class Following(WireMessage, frozen=True):
-    """The queues: one, or two where the second holds the filter's live-only messages. The log ends at `log_end`."""
-
-    queues: Annotated[list[QueueInfo], Meta(min_length=1, max_length=2)]
-    log_end: LogOffset
-
-
-class Unfollow(WireMessage, frozen=True):
-    """Forget these refs."""
-
-    refs: Annotated[list[Ref], Items]
-
-
-class Grew(WireMessage, frozen=True):
-    """(ref, queue_offset where it ends now) of queues that grew, and the log_offset where the log ends. Coalesced."""
-
-    queues: Annotated[list[tuple[Ref, QueueOffset]], Items]
-    log_end: LogOffset
-
-
-class GrewNamed(WireMessage, frozen=True):
-    """As Grew, of queues that the receiver may not follow: (kind as a digit and name, queue_offset where it ends now).
-
-    `others`: there were more of them than are kept for a peer, and of those that it follows Grew tells.
-    """
-
-    queues: Annotated[list[tuple[QueueName, QueueOffset]], Items]
-    others: bool
-    log_end: LogOffset
 
 
 class Check(WireMessage, frozen=True):
@@ -481,6 +431,8 @@ KINDS = (
     Kind(104, of_log.ReaderNoted, _STORE, asked=True),
     Kind(105, of_log.Topics, _CLIENT, asked=True),
     Kind(106, of_log.TopicsFound, _STORE, asked=True),
+    Kind(107, of_log.HoldLog, _CLIENT, asked=True),
+    Kind(108, of_log.LogHeld, _STORE, asked=True),
     Kind(112, of_operator.BansTold, _STORE),
     Kind(113, of_operator.Disconnect, _STORE),
     Kind(114, of_operator.BanMade, _GATEWAY),
@@ -514,4 +466,7 @@ KINDS = (
     Kind(142, of_operator.GatewayShown, _STORE, asked=True),
     Kind(143, of_operator.TellFigures, _STORE),
     Kind(144, of_operator.FiguresTold, _GATEWAY),
+    Kind(145, of_operator.ListLogReaders, _OPERATOR, asked=True),
+    Kind(146, of_operator.LogReadersListed, _STORE, asked=True),
+    Kind(147, of_operator.ForgetLogReader, _OPERATOR, asked=True),
 )

@@ -368,3 +368,35 @@ class FiguresTold(WireMessage, frozen=True):
 
     number: Count
     report: GatewayReport
+
+
+class ListLogReaders(WireMessage, frozen=True):
+    """Who reads the log under a name."""
+
+
+class LogReaderInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """`holds`: retention waits for it, as the fields behind that say (HoldLog). `advanced_ms`: Unix time, when it moved
+    last. `lost_bytes`: dropped before it had read them.
+    """
+
+    name: Name
+    log_offset: Count
+    behind_bytes: Count
+    holds: bool = False
+    most_behind_bytes: Count = 0
+    when_behind: Literal["drop", "refuse"] = "drop"
+    advanced_ms: Count = 0
+    lost_bytes: Count = 0
+
+
+class LogReadersListed(WireMessage, frozen=True):
+    """All of them, by name; at most 200."""
+
+    readers: Annotated[list[LogReaderInfo], Items]
+
+
+class ForgetLogReader(WireMessage, frozen=True):
+    """Retention no longer waits for a reader. An OperatorDone answers. `by`: who says so, for the audit log."""
+
+    reader: Name
+    by: Line

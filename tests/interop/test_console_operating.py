@@ -12,6 +12,9 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
+from notify.links.address import StoreAddress
+from penstock.store_client import StoreClient
+from store.wire.log_messages import HoldLog, LogHeld, ReaderAt, ReaderNoted
 from tests.conftest import ServerFactory, SharedServers
 from tests.interop.programs import PahoClient
 from tests.support.console_browser import ConsoleBrowsers, ConsolePages, axe_script
@@ -241,6 +244,25 @@ def logged_in(window: ConsolePages, user: str, path: str = "/topics") -> Page:
     page.get_by_label("Password or token").fill(user)
     page.get_by_role("button", name="Log in").click()
     return page
+
+
+def test_readers_of_the_log_are_shown_and_forgotten(pages: ConsolePages, server: PenstockServer) -> None:
+    address = StoreAddress.parse(f"unix://{server.data.absolute()}/console.sock")
+    with StoreClient(address, "", None) as store:
+        store.call(HoldLog("nightly-export", None, 0, "refuse"), LogHeld)
+        store.call(ReaderAt("a-stream", 0), ReaderNoted)
+    page = pages.open("/log")
+    rows = page.get_by_role("region", name="Readers").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("does not wait")
+    expect(rows.nth(1)).to_contain_text("waits, then messages are refused")
+    api = f"{console_url(server)}/api/v1/log-readers"
+    (_, held) = pages.context.request.get(api).json()["readers"]
+    assert (held["name"], held["holds"], held["log_offset"]) == ("nightly-export", True, 0)
+    for expected in (204, 404):
+        assert pages.context.request.delete(f"{api}/nightly-export").status == expected
+    page.reload()
+    expect(page.get_by_role("region", name="Readers").locator("tbody tr")).to_have_count(1)
 
 
 def test_a_user_logs_in_sees_his_topics_only_and_logs_out(browsers: ConsoleBrowsers, judging: PenstockServer) -> None:

@@ -84,6 +84,7 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_log.SeekLog(0, 0, 0),
     of_log.QueueOffsets(0, ["t"]),
     of_log.ReaderAt("r", 0),
+    of_log.HoldLog("r", 0),
     of_log.Topics("#", ""),
     of_rights.Rights(),
     of_rights.Permitted("publish", ["t"]),
@@ -112,6 +113,7 @@ OF_CLIENTS = {
     "SeekLog",
     "QueueOffsets",
     "ReaderAt",
+    "HoldLog",
     "Topics",
 }
 OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters"}

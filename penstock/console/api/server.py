@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
+from starlette.responses import Response
 
+from penstock.console.access.admin import by
 from penstock.console.access.callers import Caller
 from penstock.console.access.state import caller_of, console_of
-from penstock.console.api.clients import time_of
+from penstock.console.api.clients import checked_name, no_such, time_of
 from penstock.console.api.parameters import After
 from penstock.console.api.problems import bad_parameter
 from penstock.console.api.topics import check_topic
 from penstock.console.views.cursor import PageCursor, parse_cursor, query_of, text_of
 from penstock.console.views.sizes import ANSWER_BYTES
-from store.wire.operator_messages import TopicReaders, TopicReadersFound
+from store.wire.operator_messages import (
+    ForgetLogReader,
+    ListLogReaders,
+    LogReadersListed,
+    OperatorDone,
+    TopicReaders,
+    TopicReadersFound,
+)
 
 MOST_READERS = 10_000
 
@@ -58,6 +68,23 @@ class ReadersModel(BaseModel):
     sessions: list[ReaderModel]
     groups: list[tuple[str, str]] = Field(description="Name and topic filter of each; all on the first page.")
     next: str | None = Field(description="The cursor of the next page; null: that was all.")
+
+
+class LogReaderModel(BaseModel):
+    """A process that reads the log itself under a name: the cold tier, an export, a Spark stream."""
+
+    name: str
+    log_offset: int = Field(description="It is done with all before that.")
+    behind_bytes: int
+    holds: bool = Field(description="Retention waits for it; false: it was heard of in the last 10 minutes.")
+    most_behind_bytes: int = Field(description="How far behind it may be; 0: as far as store.most_behind_bytes says.")
+    when_behind: str = Field(description="What happens if it is further behind: drop (it loses messages) or refuse.")
+    advanced: str | None = Field(description="When it moved last.")
+    lost_bytes: int = Field(description="That retention dropped before it had read them.")
+
+
+class LogReadersModel(BaseModel):
+    readers: list[LogReaderModel]
 
 
 @router.get("/server", operation_id="get_server", summary="Version, health and settings in force")
@@ -127,3 +154,29 @@ async def readers(
         at = found.next
     goes_on = None if at is None else text_of(PageCursor(query, at))
     return ReadersModel(sessions=sessions, groups=groups, next=goes_on)
+
+
+@router.get("/log-readers", operation_id="list_log_readers", summary="Readers of the log, and how far they are")
+async def log_readers(request: Request, caller: Asking) -> LogReadersModel:
+    """All of them, by name; 200 at most."""
+    found = await console_of(request).admin.ask(caller.connection, ListLogReaders(), LogReadersListed)
+    readers = [
+        LogReaderModel(advanced=time_of(fields.pop("advanced_ms")), **fields)
+        for fields in map(msgspec.structs.asdict, found.readers)
+    ]
+    return LogReadersModel(readers=readers)
+
+
+@router.delete(
+    "/log-readers/{name:path}",
+    operation_id="forget_log_reader",
+    summary="Have retention no longer wait for a reader of the log",
+    status_code=204,
+)
+async def forget_log_reader(request: Request, caller: Asking, name: str) -> Response:
+    """What it has not read may be gone when it comes back."""
+    message = ForgetLogReader(checked_name(name), by(request, caller))
+    done = await console_of(request).admin.ask(caller.connection, message, OperatorDone)
+    if not done.found:
+        raise no_such("reader of the log", name)
+    return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""The log on the disk: its segments, what one holds, and who writes most of it."""
+"""The log on the disk: its segments, what one holds, who reads it under a name, and who writes most of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import time
 
 from starlette.responses import Response
 
+from penstock.console.access.admin import operator_for
 from penstock.console.errors import Problem
 from penstock.console.pages.rendering import PageVisit, page
 from penstock.console.store.connection import StoreConnection
 from penstock.console.views import log_samples
 from store.wire import log_messages as of_log
+from store.wire.operator_messages import ListLogReaders, LogReaderInfo, LogReadersListed
 
 SPANS = {"minute": 60, "hour": 3_600, "day": 86_400}
 """Lengths of time in seconds."""
@@ -22,7 +24,21 @@ async def log_page(visit: PageVisit) -> Response:
     found = await _segments(visit.caller.connection)
     ends = [base for base, _ in found.segments[1:]] + [found.log_end]
     rows = [(base, made_ms, end - base) for (base, made_ms), end in zip(found.segments, ends, strict=True)]
-    return visit.show("log.html", rows=rows[::-1][:ROWS], number=len(rows), base=found.log_base, end=found.log_end)
+    try:
+        operator = await operator_for(visit.console, visit.caller)
+        readers: list[LogReaderInfo] = (await operator.ask(ListLogReaders(), LogReadersListed)).readers
+        unknown = ""
+    except Problem as problem:
+        readers, unknown = [], f"{problem.detail}; {problem.remedy}"
+    return visit.show(
+        "log.html",
+        rows=rows[::-1][:ROWS],
+        number=len(rows),
+        base=found.log_base,
+        end=found.log_end,
+        readers=readers,
+        unknown=unknown,
+    )
 
 
 async def _segments(connection: StoreConnection) -> of_log.SegmentsFound:

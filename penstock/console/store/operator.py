@@ -34,6 +34,7 @@ from store.wire.handshake import (
     DEAD_LETTERS_VERSION,
     DESCRIBING_VERSION,
     GATEWAYS_VERSION,
+    HOLDING_VERSION,
     PAUSING_VERSION,
     RIGHTS_VERSION,
     VERSIONS,
@@ -42,10 +43,12 @@ from store.wire.messages import Hello, Role, Welcome
 from store.wire.operator_messages import (
     DeadLetters,
     DescribeClient,
+    ForgetLogReader,
     GatewayReport,
     GatewayShown,
     GatewaysListed,
     ListGateways,
+    ListLogReaders,
     Sample,
     ServerShown,
     SettleDeadLetter,
@@ -71,6 +74,7 @@ NEEDS_VERSION: dict[type[WireMessage], int] = {
     DescribeClient: DESCRIBING_VERSION,
     **dict.fromkeys((DeadLetters, SettleDeadLetter), DEAD_LETTERS_VERSION),
     **dict.fromkeys((ListGateways, ShowGateway), GATEWAYS_VERSION),
+    **dict.fromkeys((ListLogReaders, ForgetLogReader), HOLDING_VERSION),
 }
 """Of the wire, by request: an older store would end the connection."""
 

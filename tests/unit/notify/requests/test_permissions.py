@@ -59,12 +59,37 @@ def test_a_kind_without_a_statement_is_refused(bench: WireBench, monkeypatch: py
 
 @pytest.mark.parametrize("rules", ["", ALL_BUT_THE_LOG])
 @pytest.mark.parametrize(
-    "request_", [of_log.Segments(0), of_log.ReadLog(0, 1), of_log.SeekLog(0, 0, 0), of_log.ReaderAt("tier", 7)]
+    "request_",
+    [
+        of_log.Segments(0),
+        of_log.ReadLog(0, 1),
+        of_log.SeekLog(0, 0, 0),
+        of_log.ReaderAt("tier", 7),
+        of_log.HoldLog("tier"),
+    ],
 )
 def test_readers_of_the_log_need_its_right(bench: WireBench, request_: wire.WireMessage, rules: str) -> None:
     client = bench.connect("c", Role.CLIENT, judge=users_of(rules), password=token("ann"))
     assert failure(client.call(request_)) == FailureCode.NOT_PERMITTED
     assert list(bench.hub.readers) == []
+
+
+def test_to_hold_the_log_is_a_right_of_its_own(bench: WireBench) -> None:
+    """It fills the disk, so whoever may read the log may not do that by itself."""
+    reads = ALL_BUT_THE_LOG.replace('"replay"]', '"replay", "read_log"]')
+    client = bench.connect("reader", Role.CLIENT, judge=users_of(reads), password=token("ann"))
+    assert isinstance(client.call(of_log.ReaderAt("tier", 0)), of_log.ReaderNoted)
+    refused = client.call(of_log.HoldLog("tier"))
+    assert failure(refused) == FailureCode.NOT_PERMITTED
+    assert bench.store.log_readers.get("tier") is None
+    holds = reads.replace('"read_log"]', '"read_log", "hold_log"]')
+    client = bench.connect("holder", Role.CLIENT, judge=users_of(holds), password=token("ann"))
+    assert isinstance(client.call(of_log.HoldLog("tier")), of_log.LogHeld)
+    far = client.call(of_log.HoldLog("tier", 1 << 40))
+    assert failure(far) == FailureCode.NO_SUCH_POSITION
+    tenant = bench.connect("tenant", Role.CLIENT, namespace="acme")
+    assert failure(tenant.call(of_log.HoldLog("tier"))) == FailureCode.NOT_ALLOWED
+    assert [name for name, _ in bench.hub.readers] == ["tier"]
 
 
 def test_an_action_that_nobody_knows_is_not_allowed() -> None:

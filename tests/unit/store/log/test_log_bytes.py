@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from notify.local.log_readers import MOST_READERS, REMEMBERED_S, LogReaders
 from store.errors import CorruptSegment, RecordTooLarge
 from store.log.commitlog import CommitLog
 from store.records._records import RecordBatch, walk
@@ -55,16 +54,3 @@ def test_where_no_record_begins_and_where_one_is_too_long(log: CommitLog) -> Non
     assert log.read(log.end, 512) == (log.end, b"")
     assert log.parts_from(0, 10) == ([(0, log.segments[0].created_ms)], False)
     assert log.parts_from(8, 10) == ([], False)
-
-
-def test_readers_are_forgotten() -> None:
-    now_s = 0.0
-    readers = LogReaders(lambda: now_s)
-    for i in range(MOST_READERS + 5):
-        readers.note(f"r{i}", i)
-    readers.note("r7", 100)
-    assert len(list(readers)) == MOST_READERS
-    now_s = REMEMBERED_S - 1
-    readers.note("r50", 1)
-    now_s += 2
-    assert list(readers) == [("r50", 1)]
