@@ -14,14 +14,13 @@ from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from notify.events.lookup import Lookup, name_of
 from notify.facts import ServerFacts
-from notify.local.bans import LocalBans
 from notify.local.claims import Claims
 from notify.local.consumers import Consumers
 from notify.local.departure import Departure
 from notify.local.followers import Followers
+from notify.local.limits import GatewayPace, LocalBans
 from notify.local.log_readers import LogReaders
 from notify.local.member import Member
-from notify.local.pace import GatewayPace
 from notify.local.questions import Judges
 from notify.local.retained_pages import RetainedPages
 from notify.local.user_quotas import NO_QUOTAS, QuotaLimits, UserQuotas

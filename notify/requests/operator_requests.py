@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Any
 
 from lightqueue.errors import LightQueueError
-from notify.bans import BadBan, info_of
 from notify.errors import GroupRefused
+from notify.limits import BadBan, info_of
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
 from notify.requests.dead_letter_requests import list_dead_letters, settle_dead_letter
