@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from lightqueue.message_store import MessageStore
 from notify.limits import BadBan, MessageTaken, SubscriptionsTaken, info_of, normal
-from notify.local.member import Member
+from notify.local.members import Member
 from notify.local.user_quotas import UserQuotas
 from store.audit import Audit, AuditEvent
 from store.errors import StoreError

@@ -16,8 +16,7 @@ from lightqueue.queues._queues import Queue
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 from lightqueue.reading.following import Followed
 from notify.api import Told
-from notify.local.departure import Departure
-from notify.local.hub import Hub
+from notify.local.hub import Departure, Hub
 from notify.local.own_names import ALL, OwnNames, is_named
 from notify.local.questions import Questions
 from notify.local.store import LocalStore

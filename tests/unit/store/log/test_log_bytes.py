@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from notify.local.log_readers import MOST_READERS, REMEMBERED_S, LogReaders
+from notify.local.reads import MOST_READERS, REMEMBERED_S, LogReaders
 from store.errors import CorruptSegment, RecordTooLarge
 from store.log.commitlog import CommitLog
 from store.records._records import RecordBatch, walk
