@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from notify.requests.contents import filter_fault
+from notify.requests.contents import failure_code, filter_fault
 from notify.requests.reads import Answer
-from notify.requests.refusals import failure_code
 from notify.server.peers import Peer
 from store.errors import StoreError
 from store.wire import messages as wire

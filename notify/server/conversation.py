@@ -15,9 +15,9 @@ from typing import NoReturn
 import msgspec
 
 from notify.api import Told
-from notify.requests import client_requests, group_requests, log_requests, operator_requests, quota_requests, reads
-from notify.requests.locating import locate
+from notify.requests import client_requests, group_requests, operator_requests, quota_requests, reads
 from notify.requests.permissions import narrowed, show, unstated, wanted_by, why_not
+from notify.requests.reads import locate
 from notify.requests.rights_requests import Question, RightsRequests
 from notify.requests.users import Permits, User
 from notify.server import long_frames
@@ -27,8 +27,7 @@ from notify.server.claiming import claim
 from notify.server.counters import WireCounters
 from notify.server.describing import ANSWERS, GatewayQuestion
 from notify.server.events import FRAME_ROOM_BYTES, Events
-from notify.server.held import NEVER_HELD, HeldRequests
-from notify.server.incoming import Incoming
+from notify.server.incoming import NEVER_HELD, HeldRequests, Incoming
 from notify.server.operator_line import OperatorLine
 from notify.server.peer_names import is_producers
 from notify.server.peers import Peer, Peers
@@ -514,7 +513,7 @@ _FINDS: dict[type[WireMessage], Callable[..., reads.Answer]] = {
 }
 _HANDLERS |= dict.fromkeys(_FINDS, Conversation._look_up)
 _HANDLERS |= dict.fromkeys(ANSWERS, lambda self, _, message: self._known.descriptions.answered(message))
-_HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)
+_HANDLERS |= dict.fromkeys(client_requests.LOG_REQUESTS, Conversation._client_read)
 _HANDLERS[of_log.QueueOffsets] = Conversation._count
 _HANDLERS |= dict.fromkeys(operator_requests.REQUESTS, Conversation._operate)
 _HANDLERS |= dict.fromkeys(group_requests.REQUESTS, Conversation._ask_group)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
 from lightqueue.reading import replay
-from notify.requests.contents import text_fault
-from notify.requests.refusals import failure_code
+from notify.requests.contents import failure_code, text_fault
+from notify.server.events import Push
 from notify.server.peers import Peer
-from notify.server.push import Push
 from notify.settings import WireSettings
 from store.errors import StoreError, WireError
 from store.records._records import changes_in, topic_runs

@@ -22,8 +22,8 @@ from notify.local.questions import Questions
 from notify.local.store import LocalStore
 from notify.requests import contents
 from notify.requests.client_requests import published, stands_at
+from notify.requests.contents import failure_code
 from notify.requests.group_requests import GroupRequests
-from notify.requests.refusals import failure_code
 from notify.requests.refused_appends import MOST_RANGES, REFUSED_BY_DISK, RefusedAppends
 from notify.requests.users import User
 from notify.server.describing import Descriptions

@@ -8,8 +8,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from lightqueue.message_store import MessageStore
-from notify.requests.contents import ContentLimits, add_held_by, add_records
-from notify.requests.refusals import Fenced
+from notify.requests.contents import ContentLimits, Fenced, add_held_by, add_records
 from store.records._records import RecordBatch
 from store.state.changes import Change, GroupAdvanced, SessionClosed, SessionOpened
 from store.wire.messages import Role

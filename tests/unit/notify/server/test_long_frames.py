@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from notify.requests import contents
-from notify.requests.refusals import Fenced
+from notify.requests.contents import Fenced
 from notify.server import incoming, long_frames, peers, prepared
 from notify.settings import MOST_OF_ONE, WireSettings
 from store.errors import WireError
