@@ -41,7 +41,7 @@ def following(peer: Peer, message: wire.Follow) -> WireMessage:
             FailureCode.NOT_ALLOWED, "a client follows what comes from now on; read() has what is stored"
         )
     try:
-        return peer.follow(message)
+        return peer.followed.follow(message, peer.role)
     except StoreError as error:
         return wire.Failed(failure_code(error), str(error))
 

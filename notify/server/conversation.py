@@ -221,7 +221,7 @@ class Conversation:
         if len(frame.records) < long_frames.LONG_BYTES:
             return handle()
         most = self._peers.append_limit_bytes
-        if self._is_client and frame.message.sequence > self._known.confirmed:  # type: ignore[attr-defined]
+        if self._is_client and frame.message.sequence > self._known.appends.confirmed:  # type: ignore[attr-defined]
             return long_frames.publish(self._known, frame.records, most, partial(self._held.do, handle))
         cuts = cuts_between_changes(frame.records, long_frames.CHANGES_AT_ONCE)
         if cuts:
@@ -232,8 +232,8 @@ class Conversation:
         """As any request that fails; a sequence of appends goes on behind it."""
         answer = wire.Failed(code, why)
         if isinstance(frame.message, wire.Append | wire.Publish):
-            answer = self._known.refuse(frame.message.sequence, answer)
-            if self._known.has_too_many_refused:
+            answer = self._known.appends.refuse(frame.message.sequence, answer)
+            if self._known.appends.has_too_many_refused:
                 self.fault = WireError("too many Publishes were refused without a Pong in between")
             self._answers.add(frame.request_id, 0, answer, frame.message.sequence)
             self.wake()
@@ -365,7 +365,7 @@ class Conversation:
     def _append(self, frame: Frame, message: wire.Append) -> None:
         peer = self._known
         self._figures.appends += 1
-        answer = peer.append(message.sequence, frame.records, self._peers.append_limit_bytes)
+        answer = peer.appends.append(message.sequence, frame.records, self._peers.append_limit_bytes)
         check_refused(peer, "Appends")
         stored = answer if isinstance(answer, wire.Appended) else None
         mark = stored.end or peer.store.appends.mark if stored is not None else 0
@@ -378,7 +378,7 @@ class Conversation:
     def _publish(self, frame: Frame, message: wire.Publish) -> None:
         peer = self._known
         self._figures.appends += 1
-        published = peer.publish(message.sequence, frame.records, self._peers.append_limit_bytes)
+        published = peer.appends.publish(message.sequence, frame.records, self._peers.append_limit_bytes)
         check_refused(peer, "Publishes")
         self._held.behind(lambda: self._answers.add_published(peer, frame.request_id, message, *published()))
         self.wake()

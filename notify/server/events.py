@@ -114,7 +114,9 @@ class Events:
         tell: Callable[[WireMessage, bytes], None],
     ) -> None:
         self.push = Push()
-        self.told_end = 0 if peer.refs else welcome.log_end  # of all before it the peer knows in which queues it is
+        self.told_end = (
+            0 if peer.followed.refs else welcome.log_end
+        )  # of all before it the peer knows in which queues it is
         self.taken_over: dict[str, None] = {}  # sessions, to be told of
         self._peer = peer
         self._figures = figures
@@ -139,11 +141,11 @@ class Events:
         """
         peer = self._peer
         if peer.role is Role.CLIENT:
-            check_begun(request, peer.queues, peer.began)
+            check_begun(request, peer.followed.by_ref, peer.followed.began)
         try:
-            answer, records = read(peer.store, peer.queues, request, limit_bytes)
+            answer, records = read(peer.store, peer.followed.by_ref, request, limit_bytes)
             if isinstance(answer, wire.Ranges):
-                self.push.was_read(peer.queues, answer.ranges)
+                self.push.was_read(peer.followed.by_ref, answer.ranges)
         finally:
             self._tell_all()
         return answer, records
@@ -176,7 +178,7 @@ class Events:
         peer = self._peer
         grown = peer.store.queues.take_grown()
         if self._has_all_ends_to_tell:
-            grown = list(peer.refs)
+            grown = list(peer.followed.refs)
             self._has_all_ends_to_tell = False
         self._rounds += 1  # large or not
         return _Round(*peer.member.take_named(), grown, peer.store.queues.end)
@@ -204,7 +206,7 @@ class Events:
         safe, end = peer.store.queues.safe, round_.end
         if is_large:
             safe, end = min(safe, end), end if self._round is None else self.told_end
-        refs = [peer.refs[queue] for queue in grown if queue in peer.refs]
+        refs = [peer.followed.refs[queue] for queue in grown if queue in peer.followed.refs]
         if named or round_.others:
             self._tell_named(named, round_.others, self.told_end if refs else end)
             round_.others = False
@@ -212,7 +214,7 @@ class Events:
             self._tell_grown(refs, end, safe, is_whole=not is_large)
         if is_large and self.told_end < end:  # the last queues are followed no more
             self._tell_ends([], end)
-        if safe > self._told_safe and peer.refs and self._round is None:
+        if safe > self._told_safe and peer.followed.refs and self._round is None:
             self._told_safe = safe
             self._tell(wire.Safe(safe), b"")
         if self.taken_over:
@@ -227,10 +229,10 @@ class Events:
         """
         peer = self._peer
         if not is_whole:
-            self.push.pass_over(peer.queues, refs)
+            self.push.pass_over(peer.followed.by_ref, refs)
             self._tell_ends(refs, end)
             return
-        pushed = self.push.take(peer.store, peer.queues, refs, self._room_bytes)
+        pushed = self.push.take(peer.store, peer.followed.by_ref, refs, self._room_bytes)
         if pushed.rest:
             self._tell_ends(pushed.rest, self.told_end if pushed.ranges else end)
         if pushed.ranges:
@@ -240,7 +242,7 @@ class Events:
 
     def _tell_ends(self, refs: list[int], end: int) -> None:
         """`end`: of the log, for the last frame."""
-        queues, most = self._peer.queues, self.most_ends
+        queues, most = self._peer.followed.by_ref, self.most_ends
         for at in range(0, max(1, len(refs)), most):
             self._figures.events += 1
             if at + most >= len(refs):
