@@ -12,10 +12,9 @@ from typing import NamedTuple, Protocol
 from lightqueue.queues._queues import Queue
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 from lightqueue.reading.following import Followed
-from notify.bans import StoreBans
 from notify.history import History
+from notify.limits import StoreBans, StoreQuotas
 from notify.owners import UNJUDGED, Claimant, ClaimDenied
-from notify.quotas import StoreQuotas
 from store.errors import StoreError
 from store.records._records import RecordBatch, Records
 from store.state.changes import GroupAdvanced

@@ -1,4 +1,4 @@
-"""Work that is done in small steps, with the loop's other business in between."""
+"""Work that is done in small steps, with the loop's other business in between; and a count of answers that come."""
 
 from __future__ import annotations
 
@@ -41,3 +41,23 @@ def in_steps(work: Iterator[object], call_soon: Callable[[Callable[[], None]], o
         return any(time.perf_counter() >= ends_s for _ in work)
 
     Steps(step, call_soon).start()
+
+
+class Awaited:
+    """Calls back once as many answers came as were awaited."""
+
+    __slots__ = ("_then", "number")
+
+    def __init__(self, number: int, then: Callable[[], object]) -> None:
+        self.number = number  # answers that are still to come
+        self._then = then
+
+    def came(self) -> None:
+        """One of the answers is here."""
+        self.number -= 1
+        if not self.number:
+            then, self._then = self._then, _nothing  # which may refer to this object
+            then()
+
+
+def _nothing() -> None: ...

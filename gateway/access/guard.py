@@ -21,8 +21,7 @@ from gateway.mqtt.topics import split_shared
 from gateway.sessions.connection import Connection, Phase
 from gateway.sessions.core import Core
 from lightqueue.queues.matching import any_of
-from notify.awaited import Awaited
-from notify.steps import in_steps
+from notify.steps import Awaited, in_steps
 from store.audit import AuditEvent
 
 Refusals = Mapping[int, ReasonCode]

@@ -10,8 +10,8 @@ from gateway.auth.access import Access
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection
 from gateway.sessions.core import Core
-from notify.awaited import Awaited
 from notify.owners import Claimant
+from notify.steps import Awaited
 from store.audit import AuditEvent
 
 JUDGED_AT_A_TIME = 20  # filters of one session in a turn

@@ -10,7 +10,7 @@ from gateway.auth.access import Access, Question
 from gateway.auth.identity import Identity
 from gateway.auth.permissions import MAX_QOS, REFUSED, UNANSWERED, Action
 from lightqueue.queues.left_messages import Allowed, LeftMessage
-from notify.awaited import Awaited
+from notify.steps import Awaited
 from store.audit import Audit, AuditEvent
 from store.namespaces import Namespace
 from store.ratelimit import RateLimitedLog

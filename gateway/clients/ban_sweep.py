@@ -11,7 +11,7 @@ from gateway.auth.errors import AuthError
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection, Phase
 from gateway.sessions.core import Core
-from notify.bans import info_of
+from notify.limits import info_of
 from notify.steps import Steps
 from store.wire.operator_messages import BanInfo
 

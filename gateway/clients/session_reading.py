@@ -16,8 +16,7 @@ from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.core import Core
 from gateway.sessions.session import Session
 from lightqueue.reading.following import FROM_NOW, Followed
-from notify.awaited import Awaited
-from notify.steps import in_steps
+from notify.steps import Awaited, in_steps
 from store.state.changes import SubscriptionState, Unsubscribed
 from store.state.sessions import is_shared
 

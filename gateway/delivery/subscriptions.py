@@ -23,8 +23,7 @@ from gateway.sessions.session import HistoryReplay, Session
 from lightqueue.queues.matching import has_wildcard
 from lightqueue.reading.following import FROM_NOW, Followed
 from notify.api import RetainedPage
-from notify.awaited import Awaited
-from notify.steps import in_steps
+from notify.steps import Awaited, in_steps
 from store.state.changes import Subscribed, SubscriptionState
 from store.state.group_settings import LATEST
 from store.state.sessions import is_shared

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from lightqueue.message_store import MessageStore
-from notify.local.member import Member, SessionHolder, holder_of
+from notify.local.members import Member, SessionHolder, holder_of
 from notify.local.user_quotas import UserQuotas
 from notify.owners import UNJUDGED, Claimant, ClaimDenied, refusal
 from store.errors import StoreError

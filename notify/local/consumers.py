@@ -22,8 +22,7 @@ from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from notify.beginnings import beginning
 from notify.errors import GroupQuota, GroupRefused, LeaseLost
-from notify.local.followers import Followers
-from notify.local.member import Member
+from notify.local.members import Followers, Member
 from notify.local.user_quotas import NO_QUOTAS, QuotaLimits
 from store.errors import StoreError
 from store.namespaces import namespace_of

@@ -13,16 +13,13 @@ from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from notify.events.lookup import Lookup, name_of
 from notify.facts import ServerFacts
-from notify.local.bans import LocalBans
 from notify.local.claims import Claims
 from notify.local.consumers import Consumers
-from notify.local.departure import Departure
-from notify.local.followers import Followers
+from notify.local.limits import GatewayPace, LocalBans
 from notify.local.log_readers import LogReaders
-from notify.local.member import Member
-from notify.local.pace import GatewayPace
+from notify.local.members import Followers, Member
 from notify.local.questions import Judges
-from notify.local.retained_pages import RetainedPages
+from notify.local.reads import RetainedPages
 from notify.local.user_quotas import NO_QUOTAS, QuotaLimits, UserQuotas
 from store.audit import Audit
 from store.errors import StoreError
@@ -30,6 +27,48 @@ from store.records._records import RecordBatch
 from store.state.changes import PeerGone, encode_change
 from store.wire.operator_messages import BansTold, LoginsEnded
 from store.wire.pace_messages import Slow
+
+SESSIONS_PER_STEP = 50  # some 1 ms
+QUEUES_PER_STEP = 250
+
+
+class Departure:
+    """The cleaning up behind a member that is gone, in steps: its sessions are closed, its queues unfollowed.
+
+    A gateway may have had a hundred thousand clients, and the store serves others meanwhile. A claim of one of the
+    sessions does not wait for its turn (Claims.claim).
+    """
+
+    def __init__(self, claims: Claims, followers: Followers, member: Member, followed: Mapping[Queue, int]) -> None:
+        """`followed`: queues, and how many times each."""
+        self._claims = claims
+        self._followers = followers
+        self._member = member
+        self._client_ids = claims.held_by(member)  # the last come first
+        self._followed = list(followed.items())
+
+    @property
+    def is_over(self) -> bool:
+        return not self._client_ids and not self._followed
+
+    def step(self) -> None:
+        """Do some of it. Raises a StoreError; then try again later."""
+        client_ids = self._client_ids[-SESSIONS_PER_STEP:]
+        if client_ids:
+            try:
+                self._claims.close_left(self._member, client_ids)
+            except StoreError:
+                self._followed_no_more()
+                raise
+            del self._client_ids[-SESSIONS_PER_STEP:]
+        else:
+            self._followed_no_more()
+
+    def _followed_no_more(self) -> None:
+        for queue, times in self._followed[-QUEUES_PER_STEP:]:
+            for _ in range(times):
+                self._followers.unfollow(self._member, queue)
+        del self._followed[-QUEUES_PER_STEP:]
 
 
 class Hub:

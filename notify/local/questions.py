@@ -9,7 +9,7 @@ from functools import partial
 
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 from notify.api import SessionListener
-from notify.awaited import Awaited
+from notify.steps import Awaited
 from store.state.left_by import is_clients
 from store.wire import messages as wire
 from store.wire.base import WireMessage

@@ -20,15 +20,14 @@ from notify.api import (
     RetainedPage,
     StoreStatus,
 )
-from notify.bans import StoreBans
 from notify.history import History
+from notify.limits import StoreBans
 from notify.local.claims import Answer
 from notify.local.group_consumer import open_consumer
-from notify.local.history import LocalHistory
 from notify.local.hub import Hub
-from notify.local.member import Member
-from notify.local.quotas import LocalQuotas
-from notify.local.status import LocalStatus
+from notify.local.limits import LocalQuotas
+from notify.local.members import Member
+from notify.local.reads import LocalHistory, LocalStatus
 from notify.owners import UNJUDGED, Claimant
 from store.records._records import RecordBatch, Records
 from store.state.changes import GroupAdvanced

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import TOPIC
 from lightqueue.queues.layout import queue_key
-from notify.local.member import Member
-from notify.local.unlogged import Unlogged
+from notify.local.members import Member
 from store.namespaces import DEFAULT, MARK, Namespace, is_namespace, namespace_of, shown
 from store.records.record_bytes import walk
 from store.records.records import Attribute, Record, RecordFlag, decode_attributes
@@ -28,9 +27,72 @@ from store.state.usage import NOTHING, UNNAMED, Counted, Used, counted_value
 
 PENDING_S = 10.0  # what was granted and did not come is forgotten
 KNOWN_TOPICS = 4_096  # of one client of the store, which need not be looked up again
-
 CountedPublish = tuple[int, str, int, int, int]
 """As in store.changes.PeerAppended."""
+IN = "\0"
+"""In front of the name of a namespace: no user's name begins with it."""
+NAMES = {
+    "sessions": "sessions",
+    "subscriptions": "subscriptions",
+    "topics": "topics",
+    "delayed": "delayed messages",
+    "retained": "retained messages",
+    "retained_bytes": "bytes of retained messages",
+}
+"""What users are told that they have, by the name of the limit."""
+
+
+class Unlogged:
+    """Owner of the counts of what is not in the log: connections without a session there, and what they subscribe.
+
+    A key is the name of a user, or of a namespace, as in UserQuotas.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[str, tuple[str, ...]] = {}  # by client_id: the users and namespaces that it counts for
+        self._sessions: Counter[str] = Counter()
+        self._subscriptions: dict[Member, Counter[str]] = {}  # by user
+        self._subscriptions_in: Counter[str] = Counter()  # of all members, by namespace
+
+    # --- sessions
+
+    def holds(self, client_id: str, keys: tuple[str, ...]) -> None:
+        """A connection counts as a session for these."""
+        self.lets_go(client_id)
+        self._keys[client_id] = keys
+        self._sessions.update(keys)
+
+    def lets_go(self, client_id: str) -> None:
+        """The connection is gone, or the log has its session."""
+        for key in self._keys.pop(client_id, ()):
+            self._sessions[key] -= 1
+            if not self._sessions[key]:
+                del self._sessions[key]
+
+    def sessions(self, key: str) -> int:
+        return self._sessions[key]
+
+    # --- subscriptions
+
+    def tell_live(self, member: Member, user: str, number: int) -> None:
+        """How many subscriptions a member has of a user whose sessions the log does not have."""
+        of_member = self._subscriptions.setdefault(member, Counter())
+        self._subscriptions_in[namespace_of(user).name] += number - of_member[user]
+        of_member[user] = number
+        if not number:
+            del of_member[user]
+        if not of_member:
+            del self._subscriptions[member]
+
+    def left(self, member: Member) -> None:
+        for user in list(self._subscriptions.get(member, ())):
+            self.tell_live(member, user, 0)
+
+    def subscriptions_of(self, user: str) -> int:
+        return sum(each[user] for each in self._subscriptions.values())
+
+    def subscriptions_in(self, namespace: str) -> int:
+        return self._subscriptions_in[namespace]
 
 
 class UserLimits(NamedTuple):
@@ -90,10 +152,6 @@ class _Counting(NamedTuple):
 
 class QuotaExceeded(ValueError):
     """A user has as much as it may have; says of what, and which setting it is."""
-
-
-IN = "\0"
-"""In front of the name of a namespace: no user's name begins with it."""
 
 
 class _Granted:
@@ -419,17 +477,6 @@ class UserQuotas:
         keys = tuple(each.key for each in self._counting_session(user, client_id) if each.limits.sessions)
         if keys:
             self.unlogged.holds(client_id, keys)
-
-
-NAMES = {
-    "sessions": "sessions",
-    "subscriptions": "subscriptions",
-    "topics": "topics",
-    "delayed": "delayed messages",
-    "retained": "retained messages",
-    "retained_bytes": "bytes of retained messages",
-}
-"""What users are told that they have, by the name of the limit."""
 
 
 def _wanted(record: Record, is_new: bool) -> Counted:

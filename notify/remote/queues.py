@@ -11,8 +11,7 @@ from lightqueue.reading.following import FROM_NOW, Followed
 from notify.api import EVENTS, NO_LISTENER, GatewayListener, RecordsAt, RetainedMessage, RetainedPage
 from notify.events.mirrors import Mirror, Mirrors
 from notify.events.recheck import Recheck
-from notify.remote.position_reads import PositionReads
-from notify.remote.range_reads import RangeReads
+from notify.remote.reads import PositionReads, RangeReads
 from store.records._records import Records
 from store.wire import messages as wire
 from store.wire.base import WireMessage

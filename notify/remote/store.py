@@ -17,12 +17,10 @@ from notify.history import History
 from notify.local.questions import judged
 from notify.owners import UNJUDGED, Claimant, ClaimDenied
 from notify.remote.appends import RemoteAppends
-from notify.remote.bans import RemoteBans
 from notify.remote.groups import OF_OLD_CONSUMERS, RemoteGroups
-from notify.remote.history import RemoteHistory
-from notify.remote.pace import RemotePace
+from notify.remote.limits import RemoteBans, RemotePace, RemoteQuotas
 from notify.remote.queues import OF_OLD_REFS, RemoteQueues
-from notify.remote.quotas import RemoteQuotas
+from notify.remote.reads import RemoteHistory
 from notify.remote.store_clock import StoreClock
 from store.errors import StoreAway, WireError
 from store.ratelimit import RateLimitedLog

@@ -1,4 +1,4 @@
-"""Requests of clients only: Publishes answered by their `wait`, and reads of stored messages."""
+"""Requests of clients only: Publishes answered by their `wait`, and reads of stored messages and of the log itself."""
 
 from __future__ import annotations
 
@@ -8,17 +8,76 @@ from lightqueue.errors import NoSuchPosition
 from lightqueue.message_store import MessageStore
 from lightqueue.reading import finding, replay
 from lightqueue.reading.replay import queue_offset_of
+from notify.local.log_readers import NotHeld
 from notify.local.store import LocalStore
-from notify.requests import log_requests
+from notify.requests.contents import failure_code
 from notify.requests.reads import ANSWER_BYTES, Answer, AnswerRoom
-from store.errors import StoreError
+from store.errors import CorruptSegment, StoreError
+from store.log.api import LogPiece
 from store.records._records import changes_in, records_bytes, topic_runs
 from store.wire import messages as wire
+from store.wire.log_messages import (
+    HoldLog,
+    LogRead,
+    ReaderAt,
+    ReaderNoted,
+    ReadLog,
+    SeekLog,
+    Segments,
+    SegmentsFound,
+    Topics,
+    TopicsFound,
+)
 from store.wire.messages import FailureCode, WireMessage
 
-MOST_FOUND = 1_000
+LOG_REQUESTS = (Segments, ReadLog, SeekLog, ReaderAt, Topics)
+LogQuestion = Segments | ReadLog | SeekLog | ReaderAt | Topics
 
-Question = wire.Scan | wire.Seek | wire.Get | wire.GetDelayed | wire.Find | log_requests.Question
+SEGMENT_BYTES = 20  # of one segment in an answer, at most
+MOST_FOUND = 1_000
+Question = wire.Scan | wire.Seek | wire.Get | wire.GetDelayed | wire.Find | LogQuestion
+
+
+def answer_of_log(store: LocalStore, request: LogQuestion, limit_bytes: int) -> Answer:
+    """The answer to one of LOG_REQUESTS. Raises a StoreError."""
+    messages = store.messages
+    log = messages.log
+    match request:
+        case Segments(start):
+            found, more = log.parts_from(start, min(wire.MOST_ITEMS, limit_bytes // SEGMENT_BYTES))
+            log.commit()
+            return SegmentsFound(found, more, log.base, log.committed, log.on_disk), b""
+        case ReadLog(start, max_bytes, only_on_disk):
+            on_disk = log.on_disk
+            try:
+                piece = log.read(start, min(max_bytes, limit_bytes))
+                if only_on_disk and piece.log_offset + len(piece.data) > on_disk:
+                    left_bytes = on_disk - piece.log_offset  # a file's header may lie before the records
+                    piece = log.read(piece.log_offset, left_bytes) if left_bytes > 0 else LogPiece(start, b"")
+            except CorruptSegment as error:
+                text = f"log_offset {start}: {error.reason}"
+                return wire.Failed(FailureCode.NO_SUCH_POSITION, text), b""
+            return LogRead(piece.log_offset, log.base, log.committed, on_disk), piece.data
+        case SeekLog(log_offset, timestamp_ms, start):
+            sought = replay.seek_log(log, log_offset, timestamp_ms, start)
+            return wire.Sought(sought.log_offset, sought.found), b""
+        case ReaderAt(reader, log_offset):
+            store.readers.note(reader, log_offset)
+            return ReaderNoted(max(0, log.committed - log_offset)), b""
+        case Topics(topic_filter, after):
+            known_until = messages.index.applied_offset
+            matched = replay.matching_topics(messages, topic_filter, after, limit_bytes)
+            return TopicsFound(matched.topics, matched.next, matched.looked_at, known_until), b""
+
+
+def hold_log(store: LocalStore, request: HoldLog) -> WireMessage:
+    """The answer, to be given once what was stored is safe."""
+    try:
+        return store.readers.hold(request)
+    except NotHeld as error:
+        return wire.Failed(FailureCode.NO_SUCH_POSITION, str(error))
+    except StoreError as error:
+        return wire.Failed(failure_code(error), str(error))
 
 
 class Flushing:
@@ -78,7 +137,7 @@ def read(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
             case wire.Find():
                 return _find(store, request, limit_bytes)
             case _:
-                return log_requests.answer(store, request, limit_bytes)
+                return answer_of_log(store, request, limit_bytes)
     except NoSuchPosition as error:
         return wire.Failed(FailureCode.NO_SUCH_POSITION, str(error)), b""
 

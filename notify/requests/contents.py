@@ -1,4 +1,4 @@
-"""Checks a peer's records: a record that could not be applied or passed on must not get into the log."""
+"""Checks a peer's records: what could not be applied or passed on must not get into the log. And codes of refusals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+from notify.errors import LeaseLost, NotFollowed
+from notify.local.user_quotas import QuotaExceeded
+from store.errors import RecordTooLarge, StoreError, StoreFull
 from store.records._records import RecordBatch, flagged_in, places_of
 from store.records.records import (
     RECORD_HEADER_BYTES,
@@ -21,7 +24,7 @@ from store.records.records import (
 from store.state import changes
 from store.state.changes import Change, Sent, WillState, decode_change, encode_change
 from store.topics import MOST_TOPIC_LEVELS
-from store.wire.messages import Role
+from store.wire.messages import FailureCode, Role
 
 TYPES = {
     Role.CLIENT: bytes((RecordType.MESSAGE,)),
@@ -40,7 +43,6 @@ TYPES = {
     ),
 }
 """Types of records that a peer may append."""
-
 _OF_HOLDERS = bytes((RecordType.SESSION_OPENED, RecordType.SESSION_CLOSED))
 MOST_TEXT_BYTES = 65_535
 MOST_LOG_OFFSET = (1 << 63) - 1
@@ -49,6 +51,31 @@ MOST_INTERVAL_S = 0xFFFFFFFF
 INFLIGHT_BYTES = 10
 _SIZES = struct.Struct("<26xHHH")  # in a record's header: of topic, client_id and attributes
 MOST_TAKEN = 65_536
+
+
+class Fenced(StoreError):
+    """Another member has the session."""
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__(f"the session of client {client_id} is not this gateway's any more; claim it first")
+
+
+def failure_code(error: Exception) -> FailureCode:
+    """The code of the wire for an error."""
+    match error:
+        case StoreFull():
+            return FailureCode.STORE_FULL
+        case RecordTooLarge():
+            return FailureCode.RECORD_TOO_LARGE
+        case Fenced() | LeaseLost():
+            return FailureCode.FENCED
+        case NotFollowed():
+            return FailureCode.NOT_PERMITTED
+        case QuotaExceeded():
+            return FailureCode.NOT_ALLOWED
+        case ValueError():
+            return FailureCode.BAD_REQUEST
+    return FailureCode.UNAVAILABLE
 
 
 class BadContents(ValueError):

@@ -1,4 +1,4 @@
-"""Requests of operators: listing clients, ending connections and sessions, assigning sessions to users, bans."""
+"""Requests of operators: listing clients, sessions and connections, bans, dead letters, figures of servers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,39 @@ from itertools import islice
 from typing import Any
 
 from lightqueue.errors import LightQueueError
-from notify.bans import BadBan, info_of
 from notify.errors import GroupRefused
+from notify.facts import ServerFacts
+from notify.limits import BadBan, info_of
+from notify.local.dead_letters import DeadLetter, DeadLetterDesk
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
-from notify.requests.dead_letter_requests import list_dead_letters, settle_dead_letter
-from notify.requests.name_snapshots import ListingEnded, NameSnapshots
-from notify.requests.server_figures import show_server
-from notify.requests.topic_readers import find_readers
+from notify.requests.listings import ListingEnded, NameSnapshots, find_readers
 from store.audit import AuditEvent
 from store.errors import StoreError
+from store.figures import samples
+from store.records.records import read_records
 from store.state.changes import BanSet
 from store.state.sessions import SessionState
 from store.wire import operator_messages as of_operator
 from store.wire.base import WireMessage
 from store.wire.messages import Failed, FailureCode
-from store.wire.operator_messages import ClientInfo, ClientShown, ClientsListed, OperatorDone
+from store.wire.operator_messages import (
+    ClientInfo,
+    ClientShown,
+    ClientsListed,
+    DeadLetters,
+    DeadLettersFound,
+    OperatorDone,
+    Sample,
+    ServerShown,
+    SettleDeadLetter,
+    ShowServer,
+)
 
+SAMPLES_AT_ONCE = 2_000
+"""Of one answer, so that encoding it takes less than a millisecond."""
+LETTERS_BYTES = 128 << 10  # of dead letters, in one answer
+Done = Callable[[WireMessage], None]
 LOOKED_AT = 2_000
 """Sessions that one request looks at, and the most that it lists."""
 MOST_SUBSCRIPTIONS, SUBSCRIPTIONS_BYTES = 1_000, 128 << 10
@@ -32,7 +48,66 @@ MOST_SUBSCRIPTIONS, SUBSCRIPTIONS_BYTES = 1_000, 128 << 10
 MOST_BANS_LISTED = 1_000
 MOST_GATEWAYS_LISTED = 1_000
 
-Done = Callable[[WireMessage], None]
+
+def show_server(facts: ServerFacts, request: ShowServer, done: Callable[[ServerShown], None]) -> Iterator[None]:
+    """`done` gets the answer. Figures are read a step at a time, and told some thousand at a time."""
+    found: list[Sample] = []
+    number = 0
+    end = request.after + SAMPLES_AT_ONCE
+    for step in facts.readings():
+        yield
+        for reading in step:
+            for name, labels, value in samples(reading):
+                if request.after <= number < end:
+                    found.append((name, labels, value))
+                number += 1
+            yield
+    is_first = not request.after
+    done(
+        ServerShown(
+            facts.version,
+            facts.started_ms,
+            facts.settings if is_first else "",
+            facts.health(),
+            facts.unready(),
+            found,
+            end if number > end else None,
+        )
+    )
+
+
+def list_dead_letters(hub: Hub, request: DeadLetters, done: Done) -> Iterator[None]:
+    """A letter that is larger than LETTERS_BYTES comes alone, and without its record."""
+
+    desk = DeadLetterDesk(hub.messages)
+    end = desk.end(request.group)
+
+    def then(found: list[DeadLetter], after: int | None) -> None:
+        large = tuple(_place(each) for each in found if not _shown_of(each.data))
+        done(DeadLettersFound([(each.queue_offset, _shown_of(each.data)) for each in found], after, end, large))
+
+    return desk.listed(request.group, request.after, request.limit, LETTERS_BYTES, then)
+
+
+def settle_dead_letter(hub: Hub, request: SettleDeadLetter, done: Done) -> None:
+    """Raises StoreError, GroupRefused."""
+    letter = request.queue_offset, request.log_offset
+    found = DeadLetterDesk(hub.messages).settle(request.group, letter, request.again, hub.messages.now_ms())
+    if found:
+        hub.settle()
+        what = "published again" if request.again else "dropped"
+        reason = f"{request.by} {what} dead letter {request.queue_offset} of group {request.group}"
+        hub.bans.audit.note(AuditEvent.OPERATOR, reason=reason)
+    done(OperatorDone(found))
+
+
+def _shown_of(data: bytes) -> bytes:
+    return data if len(data) <= LETTERS_BYTES else b""
+
+
+def _place(letter: DeadLetter) -> tuple[int, int, int]:
+    (record,) = read_records(memoryview(letter.data))
+    return letter.queue_offset, record.log_offset, len(letter.data)
 
 
 class OperatorRequests:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from lightqueue.message_store import MessageStore
@@ -11,6 +11,7 @@ from lightqueue.queues._queues import Queue
 from lightqueue.queues.retained_search import find_retained, heads_found
 from notify.errors import NotFollowed
 from notify.local.store import LocalStore
+from notify.requests.contents import failure_code, filter_fault
 from store.errors import StoreError
 from store.records._records import Records, check_records, records_bytes
 from store.records.records import Attribute, RecordType, decode_attributes
@@ -176,3 +177,23 @@ def _message_at(messages: MessageStore, log_offset: int) -> bytes:
 
 def _records_at(messages: MessageStore, log_offset: int) -> Records:
     return messages.records_at([log_offset])
+
+
+def locate(store: LocalStore, message: wire.Locate, answer: Callable[[wire.WireMessage], None]) -> None:
+    """Call `answer` with the position, now or later."""
+    fault = filter_fault(message.topic_filter)
+    if fault:
+        answer(wire.Failed(wire.FailureCode.BAD_REQUEST, f"topic filter {fault}"))
+        return
+
+    def then(position: int | None) -> None:
+        if position is None:
+            text = f"{message.where!r} is no position in a stored queue of {message.topic_filter!r}"
+            answer(wire.Failed(wire.FailureCode.NO_SUCH_POSITION, text))
+        else:
+            answer(wire.Located(position))
+
+    try:
+        store.queues.locate(message.topic_filter, message.where, then)
+    except StoreError as error:
+        answer(wire.Failed(failure_code(error), str(error)))

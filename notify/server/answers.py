@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from notify.requests import log_requests
-from notify.requests.contents import filter_fault
+from notify.requests.client_requests import hold_log
+from notify.requests.contents import failure_code, filter_fault
 from notify.requests.reads import Answer
-from notify.requests.refusals import failure_code
 from notify.server.peers import Peer
 from store.errors import StoreError
 from store.wire import messages as wire
@@ -44,7 +43,7 @@ def following(peer: Peer, message: wire.Follow) -> WireMessage:
             FailureCode.NOT_ALLOWED, "a client follows what comes from now on; read() has what is stored"
         )
     try:
-        return peer.follow(message)
+        return peer.followed.follow(message, peer.role)
     except StoreError as error:
         return wire.Failed(failure_code(error), str(error))
 
@@ -52,7 +51,7 @@ def following(peer: Peer, message: wire.Follow) -> WireMessage:
 def changed(peer: Peer, message: wire.CancelDelayed | HoldLog) -> WireMessage:
     """The answer to a client that changes something but its own messages."""
     if isinstance(message, HoldLog):
-        return log_requests.hold(peer.store, message)
+        return hold_log(peer.store, message)
     dispatching = peer.hub.messages.dispatching
     try:
         is_own = peer.own.has_topic(dispatching.topic_of(message.due_ms, message.log_offset))

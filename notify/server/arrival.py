@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from notify.links.certificates import CertifiedRoles
 from notify.requests.users import Origin, User, UserJudge
-from notify.server.held import HeldRequests
+from notify.server.incoming import HeldRequests
 from store.wire.handshake import NO_TOKENS, same_token
 from store.wire.messages import Hello, Refused, RefusedReason, Role, Welcome
 

@@ -15,9 +15,9 @@ from typing import NoReturn
 import msgspec
 
 from notify.api import Told
-from notify.requests import client_requests, group_requests, log_requests, operator_requests, quota_requests, reads
-from notify.requests.locating import locate
+from notify.requests import client_requests, group_requests, operator_requests, quota_requests, reads
 from notify.requests.permissions import narrowed, show, unstated, wanted_by, why_not
+from notify.requests.reads import locate
 from notify.requests.rights_requests import Question, RightsRequests
 from notify.requests.users import Permits, User
 from notify.server import long_frames
@@ -27,8 +27,7 @@ from notify.server.claiming import claim
 from notify.server.counters import WireCounters
 from notify.server.describing import ANSWERS, GatewayQuestion
 from notify.server.events import FRAME_ROOM_BYTES, Events
-from notify.server.held import NEVER_HELD, HeldRequests
-from notify.server.incoming import Incoming
+from notify.server.incoming import NEVER_HELD, HeldRequests, Incoming
 from notify.server.operator_line import OperatorLine
 from notify.server.peer_names import is_producers
 from notify.server.peers import Peer, Peers
@@ -222,7 +221,7 @@ class Conversation:
         if len(frame.records) < long_frames.LONG_BYTES:
             return handle()
         most = self._peers.append_limit_bytes
-        if self._is_client and frame.message.sequence > self._known.confirmed:  # type: ignore[attr-defined]
+        if self._is_client and frame.message.sequence > self._known.appends.confirmed:  # type: ignore[attr-defined]
             return long_frames.publish(self._known, frame.records, most, partial(self._held.do, handle))
         cuts = cuts_between_changes(frame.records, long_frames.CHANGES_AT_ONCE)
         if cuts:
@@ -233,8 +232,8 @@ class Conversation:
         """As any request that fails; a sequence of appends goes on behind it."""
         answer = wire.Failed(code, why)
         if isinstance(frame.message, wire.Append | wire.Publish):
-            answer = self._known.refuse(frame.message.sequence, answer)
-            if self._known.has_too_many_refused:
+            answer = self._known.appends.refuse(frame.message.sequence, answer)
+            if self._known.appends.has_too_many_refused:
                 self.fault = WireError("too many Publishes were refused without a Pong in between")
             self._answers.add(frame.request_id, 0, answer, frame.message.sequence)
             self.wake()
@@ -366,7 +365,7 @@ class Conversation:
     def _append(self, frame: Frame, message: wire.Append) -> None:
         peer = self._known
         self._figures.appends += 1
-        answer = peer.append(message.sequence, frame.records, self._peers.append_limit_bytes)
+        answer = peer.appends.append(message.sequence, frame.records, self._peers.append_limit_bytes)
         check_refused(peer, "Appends")
         stored = answer if isinstance(answer, wire.Appended) else None
         mark = stored.end or peer.store.appends.mark if stored is not None else 0
@@ -379,7 +378,7 @@ class Conversation:
     def _publish(self, frame: Frame, message: wire.Publish) -> None:
         peer = self._known
         self._figures.appends += 1
-        published = peer.publish(message.sequence, frame.records, self._peers.append_limit_bytes)
+        published = peer.appends.publish(message.sequence, frame.records, self._peers.append_limit_bytes)
         check_refused(peer, "Publishes")
         self._held.behind(lambda: self._answers.add_published(peer, frame.request_id, message, *published()))
         self.wake()
@@ -514,7 +513,7 @@ _FINDS: dict[type[WireMessage], Callable[..., reads.Answer]] = {
 }
 _HANDLERS |= dict.fromkeys(_FINDS, Conversation._look_up)
 _HANDLERS |= dict.fromkeys(ANSWERS, lambda self, _, message: self._known.descriptions.answered(message))
-_HANDLERS |= dict.fromkeys(log_requests.REQUESTS, Conversation._client_read)
+_HANDLERS |= dict.fromkeys(client_requests.LOG_REQUESTS, Conversation._client_read)
 _HANDLERS[of_log.QueueOffsets] = Conversation._count
 _HANDLERS |= dict.fromkeys(operator_requests.REQUESTS, Conversation._operate)
 _HANDLERS |= dict.fromkeys(group_requests.REQUESTS, Conversation._ask_group)

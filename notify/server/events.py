@@ -1,30 +1,80 @@
 """Events that the store's end of a connection sends by itself: queues that grew, how far the log is safe, takeovers.
 
 Events are positions, so a peer that does not read misses nothing: the next one says all that the ones before it did.
-Of many queues a peer is told in a round of several turns.
+Of many queues a peer is told in a round of several turns. Pushed are records that it gets without asking: the rest of
+queues that it has read to their ends, as they grow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from lightqueue.queues._queues import Queue
 from notify.events.lookup import name_of
-from notify.requests.reads import Answer, check_begun, read
+from notify.local.store import LocalStore
+from notify.requests.reads import ANSWER_BYTES, MOST_RANGES, Answer, check_begun, read
 from notify.server.counters import WireCounters
 from notify.server.peers import Peer
-from notify.server.push import Push
 from store.wire import messages as wire
 from store.wire.messages import Role, Welcome, WireMessage
 
+PUSHED_RECORDS = 8_192
 GREW_BYTES = 16  # at most, of one queue in a Grew
 FRAME_ROOM_BYTES = 64  # of a frame with records: its head, its padding, and what its lists do not grow
 MOST_TOLD = 2_048  # queues that a peer is told of at a time: some 0.6 ms
 
+Range = tuple[int, int, int]  # (ref, queue_offset of the first record, number of records)
 A = TypeVar("A", bound=WireMessage)
+
+
+class PushedRanges(NamedTuple):
+    """Ranges that go out now with their records, and the refs of queues of which only the end is told."""
+
+    ranges: list[Range]
+    records: bytes
+    rest: list[int]
+
+
+class Push:
+    """Owner of how far one connection was given its queues. It begins with none: what was asked for goes on."""
+
+    def __init__(self) -> None:
+        self._given: dict[int, int] = {}  # by ref: the queue_offset behind it
+
+    def was_read(self, queues: Mapping[int, Queue], ranges: Iterable[Range]) -> None:
+        """These ranges went out as an answer."""
+        for ref, first, count in ranges:
+            if first + count == queues[ref].next_offset:
+                self._given[ref] = first + count
+
+    def stop(self, refs: Iterable[int]) -> None:
+        """Push no more of these queues before the peer has read them to their ends again."""
+        for ref in refs:
+            self._given.pop(ref, None)
+
+    def pass_over(self, queues: Mapping[int, Queue], refs: Iterable[int]) -> None:
+        """Of these queues only the ends are told: the peer asks for their records, unless it was given them already."""
+        if self._given:
+            self.stop([ref for ref in refs if ref in self._given and self._given[ref] != queues[ref].next_offset])
+
+    def take(self, store: LocalStore, queues: Mapping[int, Queue], grown: list[int], limit_bytes: int) -> PushedRanges:
+        """The ranges to push of queues that grew. The peer asks for those that are too much for one push."""
+        given = self._given
+        wanted = [(ref, given[ref]) for ref in grown if ref in given and given[ref] < queues[ref].next_offset]
+        if not wanted:
+            return PushedRanges([], b"", grown)
+        asked = wire.Read(wanted[:MOST_RANGES], PUSHED_RECORDS, ANSWER_BYTES)
+        answer, records = read(store, queues, asked, limit_bytes)
+        assert isinstance(answer, wire.Ranges)
+        ranges = [each for each in answer.ranges if each[2]]  # nothing is what stands for a record that is too large
+        self.was_read(queues, ranges)
+        whole = {ref for ref, first, count in ranges if first + count == given[ref]}
+        rest = [ref for ref in grown if ref not in whole]
+        self.pass_over(queues, rest)
+        return PushedRanges(ranges, records, rest)
 
 
 class _Round:
@@ -64,7 +114,9 @@ class Events:
         tell: Callable[[WireMessage, bytes], None],
     ) -> None:
         self.push = Push()
-        self.told_end = 0 if peer.refs else welcome.log_end  # of all before it the peer knows in which queues it is
+        self.told_end = (
+            0 if peer.followed.refs else welcome.log_end
+        )  # of all before it the peer knows in which queues it is
         self.taken_over: dict[str, None] = {}  # sessions, to be told of
         self._peer = peer
         self._figures = figures
@@ -89,11 +141,11 @@ class Events:
         """
         peer = self._peer
         if peer.role is Role.CLIENT:
-            check_begun(request, peer.queues, peer.began)
+            check_begun(request, peer.followed.by_ref, peer.followed.began)
         try:
-            answer, records = read(peer.store, peer.queues, request, limit_bytes)
+            answer, records = read(peer.store, peer.followed.by_ref, request, limit_bytes)
             if isinstance(answer, wire.Ranges):
-                self.push.was_read(peer.queues, answer.ranges)
+                self.push.was_read(peer.followed.by_ref, answer.ranges)
         finally:
             self._tell_all()
         return answer, records
@@ -126,7 +178,7 @@ class Events:
         peer = self._peer
         grown = peer.store.queues.take_grown()
         if self._has_all_ends_to_tell:
-            grown = list(peer.refs)
+            grown = list(peer.followed.refs)
             self._has_all_ends_to_tell = False
         self._rounds += 1  # large or not
         return _Round(*peer.member.take_named(), grown, peer.store.queues.end)
@@ -154,7 +206,7 @@ class Events:
         safe, end = peer.store.queues.safe, round_.end
         if is_large:
             safe, end = min(safe, end), end if self._round is None else self.told_end
-        refs = [peer.refs[queue] for queue in grown if queue in peer.refs]
+        refs = [peer.followed.refs[queue] for queue in grown if queue in peer.followed.refs]
         if named or round_.others:
             self._tell_named(named, round_.others, self.told_end if refs else end)
             round_.others = False
@@ -162,7 +214,7 @@ class Events:
             self._tell_grown(refs, end, safe, is_whole=not is_large)
         if is_large and self.told_end < end:  # the last queues are followed no more
             self._tell_ends([], end)
-        if safe > self._told_safe and peer.refs and self._round is None:
+        if safe > self._told_safe and peer.followed.refs and self._round is None:
             self._told_safe = safe
             self._tell(wire.Safe(safe), b"")
         if self.taken_over:
@@ -177,10 +229,10 @@ class Events:
         """
         peer = self._peer
         if not is_whole:
-            self.push.pass_over(peer.queues, refs)
+            self.push.pass_over(peer.followed.by_ref, refs)
             self._tell_ends(refs, end)
             return
-        pushed = self.push.take(peer.store, peer.queues, refs, self._room_bytes)
+        pushed = self.push.take(peer.store, peer.followed.by_ref, refs, self._room_bytes)
         if pushed.rest:
             self._tell_ends(pushed.rest, self.told_end if pushed.ranges else end)
         if pushed.ranges:
@@ -190,7 +242,7 @@ class Events:
 
     def _tell_ends(self, refs: list[int], end: int) -> None:
         """`end`: of the log, for the last frame."""
-        queues, most = self._peer.queues, self.most_ends
+        queues, most = self._peer.followed.by_ref, self.most_ends
         for at in range(0, max(1, len(refs)), most):
             self._figures.events += 1
             if at + most >= len(refs):

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
 from lightqueue.reading import replay
-from notify.requests.contents import text_fault
-from notify.requests.refusals import failure_code
+from notify.requests.contents import failure_code, text_fault
+from notify.server.events import Push
 from notify.server.peers import Peer
-from notify.server.push import Push
 from notify.settings import WireSettings
 from store.errors import StoreError, WireError
 from store.records._records import changes_in, topic_runs
@@ -45,7 +44,7 @@ def _too_many_changes(peer: Peer, frame: Frame, settings: WireSettings) -> str:
     most = settings.max_changes_per_publish
     if len(frame.records) < most * LEAST_BYTES or peer.role is not Role.CLIENT:
         return ""
-    if not isinstance(frame.message, wire.Append | wire.Publish) or frame.message.sequence <= peer.confirmed:
+    if not isinstance(frame.message, wire.Append | wire.Publish) or frame.message.sequence <= peer.appends.confirmed:
         return ""
     count = changes_in(frame.records)
     if count <= most:
@@ -70,7 +69,7 @@ def publish(peer: Peer, records: memoryview, limit_bytes: int, then: Callable[[]
         pass
     if len(records) >= LARGE_PUBLISH_BYTES:
         yield
-        yield from peer.prepared.make(records, [], Role.CLIENT, peer.limits(limit_bytes), peer.name)
+        yield from peer.appends.prepared.make(records, [], Role.CLIENT, peer.appends.limits(limit_bytes), peer.name)
     then()
 
 
@@ -78,7 +77,7 @@ def append(
     peer: Peer, records: memoryview, cuts: list[int], limit_bytes: int, then: Callable[[], None]
 ) -> Iterator[None]:
     """Check a gateway's changes of state, a piece between two `cuts` in each step, before `then` stores all of them."""
-    yield from peer.prepared.make(records, cuts, Role.GATEWAY, peer.limits(limit_bytes), peer.name)
+    yield from peer.appends.prepared.make(records, cuts, Role.GATEWAY, peer.appends.limits(limit_bytes), peer.name)
     then()
 
 
@@ -86,7 +85,7 @@ def unfollow(peer: Peer, push: Push, message: wire.Unfollow) -> Iterator[None]:
     for at in range(0, len(message.refs), ITEMS_AT_ONCE):
         refs = message.refs[at : at + ITEMS_AT_ONCE]
         push.stop(refs)
-        peer.unfollow(refs)
+        peer.followed.unfollow(refs)
         yield
 
 
@@ -98,7 +97,7 @@ def enough(push: Push, message: wire.Enough) -> Iterator[None]:
 
 def floors(peer: Peer, message: wire.Floors) -> Iterator[None]:
     for at in range(0, len(message.floors), ITEMS_AT_ONCE):
-        peer.set_floors(message.floors[at : at + ITEMS_AT_ONCE])
+        peer.followed.set_floors(message.floors[at : at + ITEMS_AT_ONCE])
         yield
 
 
@@ -106,7 +105,7 @@ def check(peer: Peer, refs: list[int], then: Callable[[list[tuple[int, int]]], N
     """`then` gets where these queues end, or ended some steps before."""
     ends: list[tuple[int, int]] = []
     for at in range(0, len(refs), ITEMS_AT_ONCE):
-        ends += peer.ends(refs[at : at + ITEMS_AT_ONCE])
+        ends += peer.followed.ends(refs[at : at + ITEMS_AT_ONCE])
         yield
     then(ends)
 

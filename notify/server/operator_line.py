@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from notify.bans import all_told
+from notify.limits import all_told
 from notify.requests.operator_requests import OperatorRequests
 from notify.server.peers import Peer
 from store.wire.base import WireMessage

@@ -16,34 +16,26 @@ from lightqueue.queues._queues import Queue
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 from lightqueue.reading.following import Followed
 from notify.api import Told
-from notify.local.departure import Departure
-from notify.local.hub import Hub
+from notify.local.hub import Departure, Hub
 from notify.local.own_names import ALL, OwnNames, is_named
 from notify.local.questions import Questions
-from notify.local.store import LocalStore
+from notify.local.store import LocalQueues, LocalStore
 from notify.requests import contents
-from notify.requests.client_requests import published, stands_at
 from notify.requests.group_requests import GroupRequests
-from notify.requests.refusals import failure_code
-from notify.requests.refused_appends import MOST_RANGES, REFUSED_BY_DISK, RefusedAppends
 from notify.requests.users import User
+from notify.server.appends import PeerAppends
 from notify.server.describing import Descriptions
 from notify.server.line import Line
 from notify.server.peer_names import PeerNames, is_producers, name_fault
-from notify.server.prepared import Prepared, begun, in_time, limits_of
 from notify.settings import WireSettings
-from store.errors import RecordTooLarge, StoreError
+from store.errors import StoreError
 from store.namespaces import MARK
 from store.ratelimit import RateLimitedLog
-from store.records._records import RecordBatch, topic_runs
-from store.records.records import RECORD_HEADER_BYTES
+from store.records._records import RecordBatch
 from store.state.changes import (
-    Change,
-    GroupAdvanced,
     PeerAppended,
     PeerGone,
     PeerOwner,
-    SessionOpened,
     encode_change,
 )
 from store.wire import messages as wire
@@ -56,15 +48,75 @@ log = logging.getLogger("penstock.wire")
 HEAD_ROOM_BYTES = 4_096  # of a frame, or of what an append takes in the log, for what is not a peer's records
 LATE_S = 0.25  # a tick that comes later than so long after the one before says that this process stood still
 RETRY_S = 1.0
-UNSAFE_NOTED = 64  # Appends of a peer; with so many it is looked at which of them are safe by now
 MOST_FOLLOWED = 1_000_000
 MOST_FOLLOWED_BY_CLIENT = 10_000  # each costs the store's memory a live queue
 CHECK_CLIENTS_S = 30.0
 CLIENTS_REMEMBERED = 10_000  # and as many producers
 
 
+class FollowedQueues:
+    """Owner of the queues that one peer follows, and of the refs by which the peer and its store call them."""
+
+    def __init__(self, queues: LocalQueues) -> None:
+        self.by_ref: dict[int, Queue] = {}
+        self.refs: dict[Queue, int] = {}
+        self.follows: Counter[Queue] = Counter()
+        self.began: dict[Queue, int] = {}  # queue_offset from which on it follows each
+        self._queues = queues
+        self._last_ref = 0
+
+    def forget(self) -> Counter[Queue]:
+        """It follows none any more. Those that it followed, and how many times each."""
+        follows = self.follows
+        self.by_ref, self.refs, self.follows, self.began = {}, {}, Counter(), {}
+        return follows
+
+    def follow(self, request: wire.Follow, role: Role | None) -> wire.WireMessage:
+        fault = contents.filter_fault(request.topic_filter)
+        if fault:
+            return wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}")
+        most = MOST_FOLLOWED if role is Role.GATEWAY else MOST_FOLLOWED_BY_CLIENT
+        if len(self.by_ref) >= most:
+            return wire.Failed(FailureCode.NOT_ALLOWED, f"more than {most} queues at a time")
+        found: list[wire.QueueInfo] = []
+
+        def then(followed: list[Followed]) -> None:
+            found.extend(self._info(each) for each in followed)
+
+        self._queues.follow(request.topic_filter, request.start, request.history, request.spills, then)
+        return wire.Following(found, self._queues.end)
+
+    def _info(self, followed: Followed) -> wire.QueueInfo:
+        queue = followed.queue
+        if queue not in self.refs:
+            self._last_ref += 1
+            self.refs[queue] = self._last_ref
+            self.by_ref[self._last_ref] = queue
+        self.follows[queue] += 1
+        self.began[queue] = min(followed.position, self.began.get(queue, followed.position))
+        return wire.QueueInfo(self.refs[queue], queue.kind, queue.next_offset, followed.position)
+
+    def unfollow(self, refs: list[int]) -> None:
+        for ref in refs:
+            queue = self.by_ref.get(ref)
+            if queue is None:
+                continue
+            self.follows[queue] -= 1
+            if not self.follows[queue]:
+                del self.follows[queue], self.by_ref[ref], self.refs[queue], self.began[queue]
+            self._queues.unfollow(queue)
+
+    def ends(self, refs: list[int]) -> list[tuple[int, int]]:
+        """Where these queues end."""
+        return [(ref, queue.next_offset) for ref in refs if (queue := self.by_ref.get(ref)) is not None]
+
+    def set_floors(self, floors: list[tuple[int, int]]) -> None:
+        known = [(self.by_ref[ref], floor) for ref, floor in floors if ref in self.by_ref]
+        self._queues.needed_from(known)
+
+
 class Peer:
-    """The state of one peer, by its name in the log: sessions and queues (its Member's), and appends in the log."""
+    """The state of one peer, by its name in the log: who it is, its appends, the queues that it follows."""
 
     def __init__(self, name: str, store: LocalStore, hub: Hub, heard_s: float) -> None:
         self.name = name
@@ -78,20 +130,12 @@ class Peer:
         self.counts_for = ""  # as the log names the user, or clients without one
         self.line: Line | None = None
         self.can_judge = False  # it is a gateway that can be asked about what is due, and is connected
-        self.questions, self.prepared = Questions(), Prepared()
+        self.questions = Questions()
         self.descriptions = Descriptions()
         self.heard_s = heard_s
-        self.queues: dict[int, Queue] = {}  # by ref
-        self.refs: dict[Queue, int] = {}
-        self.follows: Counter[Queue] = Counter()
-        self.began: dict[Queue, int] = {}  # queue_offset from which on it follows each
         self.hub = hub
-        self._last_ref = 0
-        self._unsafe: deque[tuple[int, int]] = deque()  # (sequence, log_offset of its end), oldest first
-        state = hub.messages.peers.get(name)
-        self._sequence = self._safe_sequence = state.sequence if state is not None else 0
-        self._refused = RefusedAppends(state.refused if state is not None else ())
-        self._lost = state.lost if state is not None else (1, 0)  # which may not be in the log: see PeerState
+        self.appends = PeerAppends(self, hub)
+        self.followed = FollowedQueues(store.queues)
         store.member.listen(self, self)
 
     # --- StoreListener, SessionListener
@@ -124,192 +168,9 @@ class Peer:
     def lost_line(self) -> None:
         """Its connection ended."""
         self.line, self.can_judge = None, False
-        self.prepared.clear()
-        self._refused.lost_line()
+        self.appends.lost_line()
         self.questions.lost()
         self.descriptions.lost()
-
-    # --- appends
-
-    @property
-    def confirmed(self) -> int:
-        """Every Append up to this sequence is in the log, and safe."""
-        self._note_safe()
-        doubtful = [first for first, last in (*self._refused.ranges[:1], self._lost) if first <= last]
-        return min([self._safe_sequence, *(first - 1 for first in doubtful)])
-
-    def _note_safe(self) -> None:
-        safe = self.store.appends.safe_mark
-        while self._unsafe and self._unsafe[0][1] <= safe:
-            self._safe_sequence = self._unsafe.popleft()[0]
-
-    def append(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.WireMessage:
-        """Store what came in an Append, if it is not there already. Appended, to be said once it is safe, or Failed."""
-        refused = self._refused
-        if refused.ranges and refused.has(sequence, stops=self.role is Role.GATEWAY):
-            return wire.Failed(FailureCode.UNAVAILABLE, "it was refused already, and others were stored since")
-        if sequence <= self._sequence and not self._lost[0] <= sequence <= self._lost[1]:
-            return wire.Appended(0, 0)
-        if refused.stops_from:
-            return self._refuse(sequence, FailureCode.UNAVAILABLE, "one before it was refused")
-        try:
-            batch, changes = self._batch(sequence, records, limit_bytes)
-            start = self.store.appends.append_in_steps(batch, self._before(changes) if changes else None)
-        except (ValueError, StoreError) as error:
-            return self._refuse(sequence, failure_code(error), str(error))
-        end = start + batch.size
-        self._sequence = max(sequence, self._sequence)
-        if len(self._unsafe) >= UNSAFE_NOTED:
-            self._note_safe()
-        self._unsafe.append((self._sequence, end))
-        self._lost = (sequence + 1, self._lost[1])  # they come in order
-        return wire.Appended(start, end)
-
-    def _before(self, changes: list[Change]) -> Callable[[], None]:
-        """An append with changes of state. Returns what to call once all of it is applied."""
-        taken = [change for change in changes if isinstance(change, GroupAdvanced)]
-        self.hub.consumers.will_take(taken)
-
-        def applied() -> None:
-            self.hub.consumers.took(taken)
-            for change in changes:
-                if isinstance(change, SessionOpened):
-                    self.hub.claims.hold(self.member, change.client_id)
-
-        return applied
-
-    def publish(
-        self, sequence: int, records: memoryview, limit_bytes: int
-    ) -> Callable[[], tuple[wire.WireMessage, int]]:
-        """As append(). To be called once all is applied: it gives an answer that says where the messages are, and the
-        log_offset where they end."""
-        is_again = sequence <= self._sequence and not self._lost[0] <= sequence <= self._lost[1]
-        answer = self.append(sequence, records, limit_bytes)
-        return lambda: self._published(sequence, records, limit_bytes, answer, is_again)
-
-    def _published(
-        self, sequence: int, records: memoryview, limit_bytes: int, answer: wire.WireMessage, is_again: bool
-    ) -> tuple[wire.WireMessage, int]:
-        if isinstance(answer, wire.Failed):
-            return answer, 0
-        messages = self.hub.messages
-        if not is_again:
-            assert isinstance(answer, wire.Appended)
-            return published(messages, records, answer.start + RECORD_HEADER_BYTES), answer.end
-        return self._published_before(sequence, records, limit_bytes), messages.end
-
-    def _published_before(self, sequence: int, records: memoryview, limit_bytes: int) -> wire.WireMessage:
-        """The answer to a Publish that was sent again. What it says need not be what it said the first time."""
-        messages = self.hub.messages
-        state = messages.peers.get(self.name)
-        place = state.place(sequence) if state is not None else None
-        unknown = wire.Failed(FailureCode.NO_SUCH_POSITION, "it is stored, but nobody knows any more where")
-        if place is None or not stands_at(messages, records, place - len(records)):
-            return unknown
-        try:
-            contents.add_records(RecordBatch(), records, Role.CLIENT, self.limits(limit_bytes))
-        except ValueError as error:
-            return wire.Failed(FailureCode.BAD_REQUEST, str(error))
-        answer = published(messages, records, place - len(records))
-        is_there = all(
-            queue_offset >= 0 or not is_queued
-            for queue_offset, (_, _, _, is_queued) in zip(answer.queue_offsets, topic_runs(records), strict=True)
-        )
-        return answer if is_there else unknown
-
-    def _batch(self, sequence: int, records: memoryview, limit_bytes: int) -> tuple[RecordBatch, list[Change]]:
-        """The records and how far the peer has come with them: all of it gets into the log, or nothing."""
-        assert self.role is not None
-        if len(records) > limit_bytes:
-            raise RecordTooLarge(len(records), limit_bytes)
-        batch, changes = self.prepared.take(records) or begun(records, self.role, self.limits(limit_bytes))
-        if changes:
-            self.hub.consumers.check_taken(self.name, [each for each in changes if isinstance(each, GroupAdvanced)])
-            changes, late = in_time(changes, self._is_others)
-            if late or any(isinstance(change, SessionOpened) and change.holder != self.name for change in changes):
-                batch = RecordBatch()
-                batch.begin_atomic()
-                contents.add_held_by(batch, records, self.name, late)
-        is_client = self.role is Role.CLIENT
-        if is_client and (fault := self.own.fault_of_records(records) or contents.left_fault(records, self.left_by)):
-            raise contents.BadContents(fault)
-        user = self.counts_for if is_client else ""
-        counted = self.hub.quotas.take_records(user, self.known_topics, records) if is_client else ()
-        newest, refused = max(sequence, self._sequence), self._refused.ranges
-        owner = self.owner if is_client else None
-        batch.append(*encode_change(PeerAppended(self.name, newest, refused, is_client, user, counted, owner)))
-        batch.end_atomic()
-        return batch, changes
-
-    def limits(self, size_bytes: int) -> contents.ContentLimits:
-        """Of its records."""
-        return limits_of(self.hub.messages, self.role, size_bytes)
-
-    def _is_others(self, client_id: str) -> bool:
-        return self.hub.claims.holder(client_id) not in (None, self.member)
-
-    def refuse(self, sequence: int, answer: wire.Failed) -> wire.Failed:
-        """Its user may not: the answer to an Append that is not looked at. One that is stored already is no news."""
-        if sequence > self._sequence:
-            self._refuse(sequence, answer.code, answer.message)
-        return answer
-
-    def _refuse(self, sequence: int, code: FailureCode, why: str) -> wire.Failed:
-        self._refused.add(sequence, stops=self.role is Role.GATEWAY and code in REFUSED_BY_DISK)
-        return wire.Failed(code, why)
-
-    @property
-    def has_too_many_refused(self) -> bool:
-        return len(self._refused.ranges) > MOST_RANGES
-
-    def knows_refused(self, sequence: int) -> None:
-        """Forget refusals up to this sequence, which the peer knows."""
-        self._refused.known(sequence)
-
-    # --- queues
-
-    def follow(self, request: wire.Follow) -> wire.WireMessage:
-        fault = contents.filter_fault(request.topic_filter)
-        if fault:
-            return wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}")
-        most = MOST_FOLLOWED if self.role is Role.GATEWAY else MOST_FOLLOWED_BY_CLIENT
-        if len(self.queues) >= most:
-            return wire.Failed(FailureCode.NOT_ALLOWED, f"more than {most} queues at a time")
-        found: list[wire.QueueInfo] = []
-
-        def then(followed: list[Followed]) -> None:
-            found.extend(self._info(each) for each in followed)
-
-        self.store.queues.follow(request.topic_filter, request.start, request.history, request.spills, then)
-        return wire.Following(found, self.store.queues.end)
-
-    def _info(self, followed: Followed) -> wire.QueueInfo:
-        queue = followed.queue
-        if queue not in self.refs:
-            self._last_ref += 1
-            self.refs[queue] = self._last_ref
-            self.queues[self._last_ref] = queue
-        self.follows[queue] += 1
-        self.began[queue] = min(followed.position, self.began.get(queue, followed.position))
-        return wire.QueueInfo(self.refs[queue], queue.kind, queue.next_offset, followed.position)
-
-    def unfollow(self, refs: list[int]) -> None:
-        for ref in refs:
-            queue = self.queues.get(ref)
-            if queue is None:
-                continue
-            self.follows[queue] -= 1
-            if not self.follows[queue]:
-                del self.follows[queue], self.queues[ref], self.refs[queue], self.began[queue]
-            self.store.queues.unfollow(queue)
-
-    def ends(self, refs: list[int]) -> list[tuple[int, int]]:
-        """Where these queues end."""
-        return [(ref, queue.next_offset) for ref in refs if (queue := self.queues.get(ref)) is not None]
-
-    def set_floors(self, floors: list[tuple[int, int]]) -> None:
-        known = [(self.queues[ref], floor) for ref, floor in floors if ref in self.queues]
-        self.store.queues.needed_from(known)
 
 
 class Peers:
@@ -385,10 +246,9 @@ class Peers:
 
     def _forget_refs(self, peer: Peer) -> None:
         """What a user opened on another connection it opens again, since what it may do can be less by now."""
-        if peer.follows:
+        if follows := peer.followed.forget():
             hub = self.hub
-            self._departures.append(("", Departure(hub.claims, hub.followers, peer.member, peer.follows)))
-            peer.queues, peer.refs, peer.follows, peer.began = {}, {}, Counter(), {}
+            self._departures.append(("", Departure(hub.claims, hub.followers, peer.member, follows)))
         self.groups.forget_refs(peer.name)
 
     def _remember(self, name: str) -> None:
@@ -409,7 +269,7 @@ class Peers:
             heartbeat_ms=self.settings.heartbeat_ms,
             live_only=list(messages.settings.live_only),
             log_end=messages.end,
-            appended=peer.confirmed,
+            appended=peer.appends.confirmed,
             resumed=resumed,
             now_ms=messages.now_ms(),
             address=self.settings.advertise,
@@ -436,7 +296,7 @@ class Peers:
         if peer.line is not None:
             peer.line.close(why)
             peer.lost_line()
-        self._departures.append((peer.name if for_good else "", self.hub.leave(peer.member, peer.follows)))
+        self._departures.append((peer.name if for_good else "", self.hub.leave(peer.member, peer.followed.follows)))
         self.groups.left(peer.name)
         self.go_on()
 

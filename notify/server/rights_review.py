@@ -66,8 +66,8 @@ class OpenRights:
 def _open_of(peer: Peer, groups: GroupRequests) -> Iterator[Permission]:
     """What a client would need to open again what it has open."""
     names = peer.own.names
-    for queue in list(peer.refs):
-        if queue in peer.refs:
+    for queue in list(peer.followed.refs):
+        if queue in peer.followed.refs:
             yield plain_permission(Permission(SUBSCRIBE, filter_of(queue)), names)
     for group in groups.open_of(peer.name):
         yield plain_permission(Permission(SUBSCRIBE, group.state.topic_filter, group.state.name), names)

@@ -78,10 +78,10 @@ class SafeAnswers:
     def ponged(self, peer: Peer) -> None:
         self._pongs += 1
         while self._refusals and self._refusals[0][0] < self._pongs:
-            peer.knows_refused(self._refusals.popleft()[1])
+            peer.appends.knows_refused(self._refusals.popleft()[1])
 
 
 def check_refused(peer: Peer, name: str) -> None:
     """Raises WireError for a peer that goes on although too many of its requests were refused."""
-    if peer.has_too_many_refused:
+    if peer.appends.has_too_many_refused:
         raise WireError(f"too many {name} were refused without a Pong in between")

@@ -15,7 +15,7 @@ from gateway.auth.namespaces import login_name, settled
 from gateway.auth.permissions import ACTIONS, UNANSWERED
 from gateway.auth.sources import source_of
 from gateway.mqtt.reason_codes import ReasonCode
-from notify.bans import info_of
+from notify.limits import info_of
 from notify.local.own_names import ALL, is_named
 from notify.requests.permissions import ADMIN, HOLD_LOG, READ_LOG, REPLAY, SUBSCRIBE
 from notify.requests.users import Origin, Permission, User

@@ -1,6 +1,6 @@
 """Waiting for several answers."""
 
-from notify.awaited import Awaited
+from notify.steps import Awaited
 
 
 def test_it_calls_back_once_with_the_last_answer() -> None:

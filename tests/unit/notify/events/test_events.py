@@ -6,7 +6,7 @@ from gateway.mqtt.packets import Disconnect
 from gateway.mqtt.reason_codes import ReasonCode
 from notify.events.lookup import Broadcast
 from notify.events.recheck import EVERY_S
-from notify.local import member
+from notify.local import members
 from notify.local.store import LocalStore
 from notify.server import peers
 from store.wire.messages import Grew, GrewNamed, Pushed
@@ -79,7 +79,7 @@ def overflow(bench: Bench, *topics: str) -> None:
 
 
 def test_with_too_many_events_at_a_time_all_queues_are_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member, "MOST_NAMED", 1)
+    monkeypatch.setattr(members, "MOST_NAMED", 1)
     bench.hub.lookup = Broadcast()
     client = bench.connect("c")
     client.subscribe("a/1", "a/2")
@@ -93,7 +93,7 @@ def test_with_too_many_events_at_a_time_all_queues_are_told(bench: Bench, monkey
 
 def test_no_session_passes_what_was_too_much_to_tell_by_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its position is stored when it ends, and a gateway that was restarted goes on from there."""
-    monkeypatch.setattr(member, "MOST_NAMED", 1)
+    monkeypatch.setattr(members, "MOST_NAMED", 1)
     bench.hub.lookup = Broadcast()
     client = bench.durable("c")
     client.subscribe("a/1", "a/2", qos=1)

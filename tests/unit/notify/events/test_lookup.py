@@ -10,7 +10,7 @@ from lightqueue.queues._queues import FILTER, LEVEL, LIVE, TOPIC, Queue
 from notify.events import lookup as lookup_module
 from notify.events.lookup import Broadcast, Table, WatchChange, Watched, name_of, queue_named
 from notify.events.recheck import EVERY_S, PAGE, Recheck
-from notify.local import member
+from notify.local import members
 from store.wire.messages import Check, Checked, Follow, Following, Grew, GrewNamed, Role, Unfollow
 from tests.support.store_protocol_bench import Talk, WireBench
 from tests.support.stores import publish
@@ -103,7 +103,7 @@ def test_broadcast_tells_every_gateway_by_name_and_merges(bench: WireBench) -> N
 def test_what_waits_for_a_gateway_that_does_not_read_is_bounded(
     bench: WireBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(member, "MOST_NAMED", 3)
+    monkeypatch.setattr(members, "MOST_NAMED", 3)
     bench.hub.lookup = Broadcast()
     slow, other = bench.connect("slow"), bench.connect("other")
     for i in range(9):
@@ -128,7 +128,7 @@ def test_of_too_many_queues_those_that_it_follows_are_told_before_the_end(
     bench: WireBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes all that it follows for known up to the end of the log that it is told."""
-    monkeypatch.setattr(member, "MOST_NAMED", 3)
+    monkeypatch.setattr(members, "MOST_NAMED", 3)
     bench.peers.max_frame_bytes = 4_096
     bench.hub.lookup = Broadcast()
     slow, other = bench.connect("slow"), bench.connect("other")
@@ -148,7 +148,7 @@ def test_of_too_many_queues_those_that_it_follows_are_told_before_the_end(
 
 
 def test_what_it_does_not_follow_any_more_is_not_kept_for_it(bench: WireBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member, "MOST_NAMED", 0)
+    monkeypatch.setattr(members, "MOST_NAMED", 0)
     bench.hub.lookup = Broadcast()
     slow, other = bench.connect("slow"), bench.connect("other")
     follow(other, "a/1")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from notify.local.departure import SESSIONS_PER_STEP
+from notify.local.hub import SESSIONS_PER_STEP
 from store.errors import StoreFull
 from store.log.commitlog import CommitLog
 from store.state.changes import SessionOpened, WillState

@@ -6,8 +6,8 @@ from gateway.delivery.exchange import SENT_PER_ROUND
 from gateway.mqtt.packets import PubAck, Publish, QoS
 from lightqueue.queues import retained_search
 from lightqueue.queues._queues import heads_at
-from notify.local import retained_pages
-from notify.local.retained_pages import PER_PAGE, RetainedPages
+from notify.local import reads as local_reads
+from notify.local.reads import PER_PAGE, RetainedPages
 from notify.requests import reads
 from store.log.commitlog import CommitLog
 from store.records._records import LogMemory
@@ -118,7 +118,7 @@ def test_a_page_ends_where_finding_its_messages_takes_long(bench: Bench, monkeyp
         pages.append(len(looked) - before)
         return found
 
-    monkeypatch.setattr(retained_pages, "heads_found", noted)
+    monkeypatch.setattr(local_reads, "heads_found", noted)
     monkeypatch.setattr(reads, "heads_found", noted)
     client = bench.connect("a")
     client.subscribe("large/+", qos=1)
@@ -138,7 +138,7 @@ def test_a_page_is_of_so_few_topics_that_a_turn_can_take_two(bench: Bench, monke
 
     if bench.broker.store.status is None:
         pytest.skip("the store is elsewhere")
-    monkeypatch.setattr(retained_pages, "find_retained", noted)
+    monkeypatch.setattr(local_reads, "find_retained", noted)
     client = bench.connect("a")
     client.subscribe("t/+")
     assert [message.topic_name for message in taken(client)] == TOPICS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from lightqueue.queues._queues import LIVE, Queue
-from notify.remote.range_reads import AHEAD, RangeReads
+from notify.remote.reads import AHEAD, RangeReads
 from store.records._records import RecordBatch, Records, ranges_from
 from store.records.records import RecordType
 from store.wire import messages as wire

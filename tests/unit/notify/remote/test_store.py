@@ -11,7 +11,7 @@ from lightqueue.queues._queues import Queue
 from lightqueue.reading.following import FROM_NOW, Followed
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
-from notify.remote import range_reads
+from notify.remote import reads as remote_reads
 from notify.remote.store import RemoteStore
 from store.records._records import Records
 from store.records.records import Record
@@ -79,7 +79,7 @@ def test_the_first_range_is_asked_for_the_next_ones_come(reading: Reading) -> No
 
 
 def test_what_nobody_reads_is_not_pushed_on(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reads, "MOST_UNREAD_BYTES", 1_000)
+    monkeypatch.setattr(remote_reads, "MOST_UNREAD_BYTES", 1_000)
     reading.publish(b"1")
     reading.asked()
     for _ in range(20):
@@ -124,7 +124,7 @@ def test_who_is_far_behind_does_not_wait_for_each_range(reading: Reading) -> Non
     reading.publish(*sent)
     received, rounds = read_on(reading)
     assert received == sent
-    assert rounds <= 1 + 20 // range_reads.AHEAD
+    assert rounds <= 1 + 20 // remote_reads.AHEAD
     reads = reading.wire.figures.reads
     reading.publish(*sent[:150])
     assert read_on(reading)[0] == sent[:150]
@@ -156,7 +156,7 @@ def test_only_so_many_are_asked_ahead_for(reading: Reading) -> None:
         reading.loop.run()
         reading.had()
     reading.loop.run()
-    assert reading.wire.figures.reads - before <= 5 + range_reads.AHEAD
+    assert reading.wire.figures.reads - before <= 5 + remote_reads.AHEAD
 
 
 def test_nothing_is_made_of_a_queue_that_is_not_followed_any_more(reading: Reading) -> None:

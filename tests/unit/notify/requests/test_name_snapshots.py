@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from notify.requests.name_snapshots import MOST_LISTINGS, PAGE_BYTES, ListingEnded, NameSnapshots
+from notify.requests.listings import MOST_LISTINGS, PAGE_BYTES, ListingEnded, NameSnapshots
 
 NAMES = [f"c{number}" for number in range(10)]
 

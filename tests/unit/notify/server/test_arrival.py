@@ -9,7 +9,7 @@ import pytest
 from notify.links.certificates import CertifiedRoles
 from notify.requests.users import Origin, User
 from notify.server.arrival import Arrival
-from notify.server.held import HeldRequests
+from notify.server.incoming import HeldRequests
 from store.wire.messages import Hello, Refused, RefusedReason, Role
 
 OWN, BROWSER = "192.0.2.1:5000", "203.0.113.7"

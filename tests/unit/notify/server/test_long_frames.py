@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from notify.requests import contents
-from notify.requests.refusals import Fenced
-from notify.server import incoming, long_frames, peers, prepared
+from notify.requests.contents import Fenced
+from notify.server import appends, incoming, long_frames
 from notify.settings import MOST_OF_ONE, WireSettings
 from store.errors import WireError
 from store.records._records import RecordBatch, changes_in, cuts_between_changes
@@ -94,7 +94,7 @@ def test_items_of_one_frame(tmp_path: Path) -> None:
     assert rounds(talk) >= 100
     talk.tell(Unfollow(many))
     assert rounds(talk) >= COUNT // long_frames.ITEMS_AT_ONCE
-    assert not bench.peers._peers["gw-1"].queues
+    assert not bench.peers._peers["gw-1"].followed.by_ref
     bench.store.close()
 
 
@@ -130,14 +130,13 @@ def test_a_large_publish_is_copied_in_one_turn_and_stored_in_another(
     monkeypatch.setattr(long_frames, "LARGE_PUBLISH_BYTES", 20_000)
     bench = WireBench(tmp_path)
     talk = bench.connect("client", Role.CLIENT)
-    copied, done = prepared.begun, []
+    copied, done = appends.begun, []
 
     def noted(*arguments: Any) -> object:
         done.append("copied")
         return copied(*arguments)
 
-    monkeypatch.setattr(prepared, "begun", noted)
-    monkeypatch.setattr(peers, "begun", noted)
+    monkeypatch.setattr(appends, "begun", noted)
     before = bench.store.log.appends
     request = talk.ask(Publish(1, Wait.STORED), large())
     while talk.conversation.is_full:
@@ -164,7 +163,7 @@ def test_a_connection_that_ends_between_copy_and_append_stores_nothing(
     assert peer is not None
 
     def is_copied() -> bool:
-        return peer.prepared._made is not None
+        return peer.appends.prepared._made is not None
 
     while not is_copied():
         talk.conversation.outgoing()
@@ -411,7 +410,7 @@ def test_the_sessions_of_a_large_append_get_their_holder_in_steps(
         written.append(len(list(read_records(records))))
         add_held_by(batch, records, *rest)
 
-    monkeypatch.setattr(prepared, "add_held_by", noted)
+    monkeypatch.setattr(appends, "add_held_by", noted)
     monkeypatch.setattr(contents, "add_held_by", noted)
     bench = WireBench(tmp_path)
     gateway = bench.connect("gw-1")
@@ -471,9 +470,9 @@ def test_many_ends_of_sessions_that_others_have_by_now() -> None:
         __hash__ = None  # type: ignore[assignment]
 
     changes: list[Change] = [Counting(f"c{number}", 3600, False) for number in range(1_000)]
-    kept, late = prepared.in_time([*changes, SessionClosed("own", 3600, False)], lambda client_id: client_id != "own")
+    kept, late = appends.in_time([*changes, SessionClosed("own", 3600, False)], lambda client_id: client_id != "own")
     assert kept == [SessionClosed("own", 3600, False)]
     assert late == {f"c{number}" for number in range(1_000)}
     assert compared <= len(kept)
     with pytest.raises(Fenced):
-        prepared.in_time([SessionOpened("c1", False, 3600)], lambda _: True)
+        appends.in_time([SessionOpened("c1", False, 3600)], lambda _: True)

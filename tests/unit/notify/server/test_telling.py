@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from notify.events.lookup import Broadcast
-from notify.local import member
+from notify.local import members
 from notify.server import events
 from store.wire.frames import Frame
 from store.wire.messages import (
@@ -249,7 +249,7 @@ def test_what_a_peer_hears_never_says_more_than_it_knows(
 ) -> None:
     rng = random.Random(seed)
     if is_broadcast:
-        monkeypatch.setattr(member, "MOST_NAMED", rng.choice((0, 4, 100)))
+        monkeypatch.setattr(members, "MOST_NAMED", rng.choice((0, 4, 100)))
         bench.hub.lookup = Broadcast()
     peer = bench.connect("gw")
     bench.connect("other")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lightqueue.message_store import MessageStore
-from notify.bans import BadBan, all_told
+from notify.limits import BadBan, all_told
 from notify.local.hub import Hub
 from store.state import bans as store_bans
 from store.state.bans import BanStates

@@ -1,14 +1,15 @@
-"""Bans, as gateways and operators set them and the log keeps them."""
+"""Limits of clients, as a store and its gateways share them: bans, as the log keeps them, and users' quotas."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from store.errors import StoreError
 from store.state.bans import BanState
 from store.state.changes import BanKind
+from store.state.usage import Counted
 from store.wire.operator_messages import BanInfo, BansTold
 
 BANS_PER_FRAME = 1_000
@@ -52,3 +53,30 @@ def all_told(states: Iterable[BanState]) -> list[BansTold]:
     infos = [info_of(state) for state in states]
     pages = [infos[at : at + BANS_PER_FRAME] for at in range(0, len(infos), BANS_PER_FRAME)] or [[]]
     return [BansTold(page, [], number == 0) for number, page in enumerate(pages)]
+
+
+MessageTaken = Callable[[Counted, str], None]
+SubscriptionsTaken = Callable[[int, str], None]
+
+
+class StoreQuotas(Protocol):
+    """The quotas of a store, as one gateway sees them. Answers come at once, or in a later turn."""
+
+    @property
+    def counted(self) -> Counted:
+        """The kinds of items that have a limit."""
+
+    @property
+    def told_to(self) -> str:
+        """Another text once the store has forgotten what tell_live() said."""
+
+    def take_message(self, user: str, wanted: Counted, topic: bytes, size_bytes: int, then: MessageTaken) -> None:
+        """Grant a message that makes its topic, is retained or delayed. `then`: what it counts as; why it may not."""
+
+    def take_subscriptions(
+        self, user: str, client_id: str, topic_filters: Sequence[str], live: int | None, then: SubscriptionsTaken
+    ) -> None:
+        """Grant new subscriptions; see UserQuotas. `then`: how many, from the first on; why no more."""
+
+    def tell_live(self, user: str, number: int) -> None:
+        """How many subscriptions a user has here in sessions that end with their connection."""

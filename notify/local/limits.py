@@ -1,18 +1,22 @@
-"""How bans get into the log of a store in this process."""
+"""Limits of clients, for a store in this process: bans, users' quotas as one gateway sees them, publishers' pace."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from lightqueue.message_store import MessageStore
-from notify.bans import BadBan, info_of, normal
+from notify.limits import BadBan, MessageTaken, SubscriptionsTaken, info_of, normal
+from notify.local.members import Member
+from notify.local.user_quotas import UserQuotas
 from store.audit import Audit, AuditEvent
 from store.errors import StoreError
 from store.records._records import RecordBatch
 from store.state.bans import MOST_BANS, BanKey, BanState
 from store.state.changes import BanKind, BanLifted, BanSet, Change, encode_change
+from store.state.usage import Counted
 from store.wire.operator_messages import BansTold
+from store.wire.pace_messages import Slow
 
 MADE_PER_SECOND = 20
 """Bans of gateways' own making that get into the log; others hold at their gateway only."""
@@ -85,3 +89,52 @@ class LocalBans:
         address = value if kind == "address" else ""
         user, client_id = (value if kind == each else "" for each in ("user", "client_id"))
         self.audit.note(event, user=user, client_id=client_id, address=address, reason=reason)
+
+
+class LocalQuotas:
+    """A StoreQuotas (notify.limits) whose answers come at once."""
+
+    told_to = "this process"
+
+    def __init__(self, quotas: UserQuotas, member: Member) -> None:
+        self._quotas = quotas
+        self._member = member
+
+    @property
+    def counted(self) -> Counted:
+        return self._quotas.counted
+
+    def take_message(self, user: str, wanted: Counted, topic: bytes, size_bytes: int, then: MessageTaken) -> None:
+        then(*self._quotas.take_message(user, wanted, topic, size_bytes))
+
+    def take_subscriptions(
+        self, user: str, client_id: str, topic_filters: Sequence[str], live: int | None, then: SubscriptionsTaken
+    ) -> None:
+        then(*self._quotas.take_subscriptions(self._member, user, client_id, topic_filters, live))
+
+    def tell_live(self, user: str, number: int) -> None:
+        self._quotas.unlogged.tell_live(self._member, user, number)
+
+
+class GatewayPace:
+    """Owner of who is behind, in a store."""
+
+    def __init__(self, tell: Callable[[Slow], None]) -> None:
+        """`tell` all gateways something."""
+        self._tell = tell
+        self._behind: set[Member] = set()
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether some gateway is behind."""
+        return bool(self._behind)
+
+    def heard(self, member: Member, is_behind: bool) -> None:
+        """A gateway says whether it is behind; one that has left is not."""
+        was_slow = self.is_slow
+        if is_behind:
+            self._behind.add(member)
+        else:
+            self._behind.discard(member)
+        if self.is_slow != was_slow:
+            self._tell(Slow(self.is_slow))

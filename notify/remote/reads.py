@@ -1,4 +1,7 @@
-"""Ranges of queues in a store in another process: kept where they were given, asked for once a turn where not."""
+"""Reads of a store in another process: ranges of queues, records by their position, pages of history.
+
+Ranges are kept where they were given, and asked for once a turn where not.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from lightqueue.queues._queues import Queue
-from notify.remote.position_reads import Ask
+from notify.api import RecordsAt
+from notify.history import PAGE_BYTES, Page, SoughtPosition, pasts_of
 from notify.remote.range_cache import RangeCache
 from notify.requests.reads import ANSWER_BYTES
-from store.records._records import Records, ranges_from, records_size
+from store.records._records import Records, ranges_from, records_from, records_size
 from store.wire import messages as wire
-from store.wire.client.requests import Outcome
+from store.wire.client.requests import Answered, Outcome
 from store.wire.frames import Frame
+from store.wire.messages import WireMessage
 
 AHEAD = 4  # ranges that are asked for ahead of a reader that is far behind
 AHEAD_SHARE = 2  # one part in this many of the cache may be such
@@ -20,6 +25,8 @@ FILL = 0.9  # of an answer, by what records took before, so that some that are l
 MOST_UNREAD_BYTES = 256 << 10  # of a queue: its reader is behind, and will ask
 
 Place = tuple[Queue, int]  # and the queue_offset to begin at
+FOUND_KEPT = 16  # answers, of about 1 MiB at most
+Ask = Callable[[WireMessage, Answered], object]
 
 
 class RangeReads:
@@ -165,3 +172,60 @@ class RangeReads:
         self.restart()
         self.cache.clear()
         self._unread_bytes.clear()
+
+
+class PositionReads:
+    """Records by their position: owner of the newest answers, and of who waits for those to come."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._found: dict[tuple[int, ...], RecordsAt] = {}
+        self._finding: dict[tuple[int, ...], list[Callable[[], None]]] = {}
+
+    def read_at(self, log_offsets: list[int], then: Callable[[], None]) -> RecordsAt | None:
+        """As in notify.api.Store."""
+        key = tuple(log_offsets)
+        if key in self._found:
+            return self._found[key]
+        if key not in self._finding:
+            self._finding[key] = []
+            self._ask(wire.ReadAt(log_offsets), partial(self._came, key))
+        self._finding[key].append(then)
+        return None
+
+    def _came(self, key: tuple[int, ...], answer: Outcome, frame: Frame) -> None:
+        found: RecordsAt = {}
+        if isinstance(answer, wire.RecordsAt):
+            records = records_from(frame.records, 0)
+            places = iter(range(records.count))
+            for log_offset, is_kept in zip(key, answer.found, strict=False):
+                found[log_offset] = (records, next(places)) if is_kept else None
+        while len(self._found) >= FOUND_KEPT:
+            del self._found[next(iter(self._found))]
+        self._found[key] = found
+        for then in self._finding.pop(key, ()):
+            then()
+
+    def clear(self) -> None:
+        """Nothing that was asked for will come."""
+        self._found.clear()
+        self._finding.clear()
+
+
+class RemoteHistory:
+    """A History (notify.history) over the wire."""
+
+    def __init__(self, ask: Callable[[WireMessage, Answered], object]) -> None:
+        self._ask = ask
+
+    def seek(self, topic_filter: str, where: str, start: int, then: Callable[[SoughtPosition | None], None]) -> None:
+        def answered(answer: Outcome, _: Frame) -> None:
+            then(SoughtPosition(answer.log_offset, answer.found) if isinstance(answer, wire.Sought) else None)
+
+        self._ask(wire.Seek(topic_filter, where, start), answered)
+
+    def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
+        def answered(answer: Outcome, frame: Frame) -> None:
+            then(Page(pasts_of(bytes(frame.records)), answer.next) if isinstance(answer, wire.Scanned) else None)
+
+        self._ask(wire.Scan(topic_filter, start, stop, PAGE_BYTES), answered)
