@@ -6,12 +6,21 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from notify.requests.client_requests import Flushing
-from notify.server.answers import WaitingAnswer
 from notify.server.peers import Peer
-from store.errors import WireError
 from store.wire import messages as wire
 from store.wire.messages import WireMessage
+
+
+class WaitingAnswer(msgspec.Struct, frozen=True):
+    """The answer to an Append, or a CancelDelayed, to be given once the log is safe up to a mark."""
+
+    request_id: int
+    mark: int
+    message: WireMessage
+    refused: int = 0  # the sequence, if it is a refusal
 
 
 class ReadyAnswer(NamedTuple):
@@ -79,9 +88,3 @@ class SafeAnswers:
         self._pongs += 1
         while self._refusals and self._refusals[0][0] < self._pongs:
             peer.appends.knows_refused(self._refusals.popleft()[1])
-
-
-def check_refused(peer: Peer, name: str) -> None:
-    """Raises WireError for a peer that goes on although too many of its requests were refused."""
-    if peer.appends.has_too_many_refused:
-        raise WireError(f"too many {name} were refused without a Pong in between")

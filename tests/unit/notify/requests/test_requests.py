@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from notify.requests import reads
-from notify.server import conversation, incoming
+from notify.server import incoming, output
 from notify.settings import WireSettings
 from store.records._records import RecordBatch, ranges_from, records_from
 from store.records.records import Attribute, Record, RecordFlag, RecordType, encode_attribute
@@ -400,12 +400,12 @@ def test_nobody_says_that_another_holds_a_session(bench: WireBench, talk: Talk) 
 
 
 def test_requests_wait_while_nothing_is_read(bench: WireBench, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "UNSENT_BYTES", 3_000)
+    monkeypatch.setattr(output, "UNSENT_BYTES", 3_000)
     ref = follow(talk)
     publish(bench.store, "t/1", bytes(1_000))
     asked = [talk.ask(Read([(ref, 0)], 1, 1)) for _ in range(100)]
     assert talk.conversation.is_full
-    assert sum(map(len, talk.conversation._chunks)) < 3_000 + 2_000
+    assert sum(map(len, talk.conversation._out.chunks)) < 3_000 + 2_000
     for request_id in asked:
         assert isinstance(talk.answer(request_id), Ranges)
     assert not talk.conversation.is_full
@@ -438,12 +438,12 @@ def test_credit(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_in_one_turn")
 def test_credit_comes_back_with_the_answer(talk: Talk) -> None:
-    before = talk.conversation._credit.free_bytes
+    before = talk.conversation._out.credit.free_bytes
     for sequence in range(1, 200):
         talk.ask(Append(sequence), bytes(batch_of(bytes(1_000))))
-    assert talk.conversation._credit.free_bytes < before - 200_000
+    assert talk.conversation._out.credit.free_bytes < before - 200_000
     talk.flush()
-    assert talk.conversation._credit.free_bytes == before
+    assert talk.conversation._out.credit.free_bytes == before
 
 
 @pytest.mark.parametrize(

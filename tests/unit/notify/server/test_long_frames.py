@@ -11,7 +11,9 @@ import pytest
 
 from notify.requests import contents
 from notify.requests.contents import Fenced
-from notify.server import appends, incoming, long_frames
+from notify.server import appends, incoming
+from notify.server.handlers import appends as of_appends
+from notify.server.handlers import queues
 from notify.settings import MOST_OF_ONE, WireSettings
 from store.errors import WireError
 from store.records._records import RecordBatch, changes_in, cuts_between_changes
@@ -84,16 +86,16 @@ def test_items_of_one_frame(tmp_path: Path) -> None:
     refs = followed(talk, 10)
     many = refs * (COUNT // 10)
     request = talk.ask(Check(many))
-    assert rounds(talk) >= COUNT // long_frames.ITEMS_AT_ONCE
+    assert rounds(talk) >= COUNT // queues.ITEMS_AT_ONCE
     answer = talk.answer(request)
     assert isinstance(answer, Checked)
     assert [ref for ref, _ in answer.queues] == many
     talk.tell(Floors([(ref, 0) for ref in many]))
-    assert rounds(talk) >= COUNT // long_frames.ITEMS_AT_ONCE
+    assert rounds(talk) >= COUNT // queues.ITEMS_AT_ONCE
     talk.tell(Holds([f"c{number}" for number in range(100)]))
     assert rounds(talk) >= 100
     talk.tell(Unfollow(many))
-    assert rounds(talk) >= COUNT // long_frames.ITEMS_AT_ONCE
+    assert rounds(talk) >= COUNT // queues.ITEMS_AT_ONCE
     assert not bench.peers._peers["gw-1"].followed.by_ref
     bench.store.close()
 
@@ -127,7 +129,7 @@ def test_a_large_publish_is_copied_in_one_turn_and_stored_in_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once: what was copied is what is stored."""
-    monkeypatch.setattr(long_frames, "LARGE_PUBLISH_BYTES", 20_000)
+    monkeypatch.setattr(of_appends, "LARGE_PUBLISH_BYTES", 20_000)
     bench = WireBench(tmp_path)
     talk = bench.connect("client", Role.CLIENT)
     copied, done = appends.begun, []
@@ -154,7 +156,7 @@ def test_a_connection_that_ends_between_copy_and_append_stores_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Publish is sent again, and stored once."""
-    monkeypatch.setattr(long_frames, "LARGE_PUBLISH_BYTES", 20_000)
+    monkeypatch.setattr(of_appends, "LARGE_PUBLISH_BYTES", 20_000)
     bench = WireBench(tmp_path)
     talk = bench.connect("client", Role.CLIENT)
     before = bench.store.log.appends
@@ -181,7 +183,7 @@ def test_a_connection_that_ends_between_copy_and_append_stores_nothing(
 def test_what_is_wrong_with_a_large_publish_is_said_when_it_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(long_frames, "LARGE_PUBLISH_BYTES", 20_000)
+    monkeypatch.setattr(of_appends, "LARGE_PUBLISH_BYTES", 20_000)
     bench = WireBench(tmp_path)
     talk = bench.connect("client", Role.CLIENT)
     batch = RecordBatch()
@@ -215,7 +217,7 @@ def test_changes_of_an_append_are_checked_in_steps_and_stored_as_one(tmp_path: P
     talk = bench.connect("gateway", Role.GATEWAY)
     before = bench.store.log.appends
     request = talk.ask(Append(1), of_sessions(COUNT))
-    assert rounds(talk) >= COUNT // long_frames.CHANGES_AT_ONCE
+    assert rounds(talk) >= COUNT // of_appends.CHANGES_AT_ONCE
     assert isinstance(finished(bench, talk, request), Appended)
     assert bench.store.log.appends == before + 1
     assert len(bench.store.sessions) == COUNT
@@ -228,7 +230,7 @@ def test_a_fault_in_the_last_of_many_changes_refuses_them_all(tmp_path: Path, pa
     talk = bench.connect("gateway", Role.GATEWAY)
     end = bench.store.end
     request = talk.ask(Append(1), of_sessions(COUNT, payload))
-    assert rounds(talk) >= COUNT // long_frames.CHANGES_AT_ONCE
+    assert rounds(talk) >= COUNT // of_appends.CHANGES_AT_ONCE
     answer = talk.answer(request)
     assert isinstance(answer, Failed)
     assert "SESSION_OPENED" in answer.message
@@ -276,7 +278,7 @@ def test_new_topics_of_a_publish_are_looked_up_before(tmp_path: Path) -> None:
     batch = of_many_topics()
     request = talk.ask(Publish(1, Wait.STORED), bytes(batch))
     assert bench.store.end == bench.store.log.first or not bench.store.queues.dispatcher.messages
-    assert rounds(talk) >= COUNT // long_frames.TOPICS_AT_ONCE
+    assert rounds(talk) >= COUNT // of_appends.TOPICS_AT_ONCE
     assert bench.store.queues.dispatcher.messages == COUNT
     answer = talk.answer(request)
     assert isinstance(answer, Published)
@@ -401,8 +403,8 @@ def test_the_sessions_of_a_large_append_get_their_holder_in_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of its records were written again in one turn: 30,000 took 36 ms."""
-    monkeypatch.setattr(long_frames, "LONG_BYTES", 0)
-    monkeypatch.setattr(long_frames, "CHANGES_AT_ONCE", 16)
+    monkeypatch.setattr(of_appends, "LONG_BYTES", 0)
+    monkeypatch.setattr(of_appends, "CHANGES_AT_ONCE", 16)
     written: list[int] = []
     add_held_by = contents.add_held_by
 

@@ -1,14 +1,16 @@
-"""A store's end of a connection to an operator or a gateway: gateways are told of operators' commands, and whether
-others are behind."""
+"""Requests of operators, and what gateways are told of them: bans, clients to disconnect, whether others are behind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from notify.limits import all_told
+from notify.requests import operator_requests
 from notify.requests.operator_requests import OperatorRequests
-from notify.server.peers import Peer
+from notify.server.handlers.connected import Connected, Handlers
 from store.wire.base import WireMessage
+from store.wire.frames import Frame
 from store.wire.handshake import LOGINS_VERSION, OPERATORS_VERSION, PACING_VERSION
 from store.wire.messages import Hello, Judge, Role
 from store.wire.operator_messages import BanMade, BansTold, Describe, Disconnect, LoginsEnded, TellFigures
@@ -18,13 +20,13 @@ MOST_UNTOLD = 1_000
 """Messages that wait for a gateway, beyond which it is not told how logins ended."""
 
 
-class OperatorLine:
-    """Owner of what a peer is yet to be told of bans, of clients to disconnect, and asked about what is due."""
+class OperatorHandlers:
+    """Handles operators' requests; owner of what a peer is yet to be told of bans and of clients to disconnect."""
 
-    def __init__(self, hello: Hello, peer: Peer, taken_over: Callable[[str], None]) -> None:
+    def __init__(self, connected: Connected, hello: Hello, taken_over: Callable[[str], None]) -> None:
         """`taken_over`: how a gateway of an older version is told that a connection is to end."""
-        self._peer = peer
-        self._hub = peer.hub
+        self._connected = connected
+        self._hub = connected.peers.hub
         self._taken_over = taken_over
         self._is_told = hello.role == Role.GATEWAY and OPERATORS_VERSION in hello.versions
         self.to_tell: list[WireMessage] = list(all_told(self._hub.bans.in_force())) if self._is_told else []
@@ -32,7 +34,7 @@ class OperatorLine:
         self._is_paced = self._is_told and PACING_VERSION in hello.versions
         if self._is_paced and self._hub.pace.is_slow:
             self.to_tell.append(Slow(True))
-        self.requests = OperatorRequests(self._hub, peer.store)
+        self._requests = OperatorRequests(self._hub, connected.peer.store)
 
     def take(self) -> list[WireMessage]:
         """The messages to tell now."""
@@ -49,10 +51,20 @@ class OperatorLine:
         elif isinstance(message, Disconnect):
             self._taken_over(message.client_id)
 
-    def ban_made(self, message: BanMade) -> None:
-        """By the gateway itself."""
-        self._hub.bans.made(message.kind, message.value, message.until_ms, message.reason, self._peer.name)
+    def do(self, frame: Frame, message: WireMessage) -> Iterator[None] | None:
+        return self._requests.do(message, partial(self._connected.answer_when_safe, frame.request_id))
 
-    def logins_ended(self, message: LoginsEnded) -> None:
+    def ban_made(self, _: Frame, message: BanMade) -> None:
+        """By the gateway itself."""
+        self._hub.bans.made(message.kind, message.value, message.until_ms, message.reason, self._connected.peer.name)
+
+    def logins_ended(self, _: Frame, message: LoginsEnded) -> None:
         """At the doors of the gateway."""
-        self._hub.logins_ended(message, self._peer.store.member)
+        self._hub.logins_ended(message, self._connected.peer.member)
+
+
+HANDLERS: Handlers = {
+    **dict.fromkeys(operator_requests.REQUESTS, OperatorHandlers.do),
+    BanMade: OperatorHandlers.ban_made,
+    LoginsEnded: OperatorHandlers.logins_ended,
+}
