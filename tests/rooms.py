@@ -23,7 +23,7 @@ others is left out. This page is made from the code: `python -m tests.rooms > do
 
 def imports(package: str) -> dict[str, set[str]]:
     """Of each room those that it imports."""
-    graph = grimp.build_graph(package, exclude_type_checking_imports=True)
+    graph = grimp.build_graph(package, exclude_type_checking_imports=True, cache_dir=None)
     found: dict[str, set[str]] = {}
     for module in sorted(graph.modules):
         room = _room(module)
