@@ -4,6 +4,8 @@ ENVIRONMENT = $(or $(VIRTUAL_ENV),$(CURDIR)/.venv)
 PYTHON ?= $(ENVIRONMENT)/bin/python
 # For programs that are looked for by name; Debian keeps mosquitto and nft in sbin, which is not on every user's PATH.
 export PATH := $(ENVIRONMENT)/bin:$(PATH):/usr/sbin:/sbin
+# Images for containers often set it. Then each process that is started, thousands in the tests, would compile all its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Real servers and other people's clients, which are started, killed, and waited for much of the time: two at a time for
 # each core, with ports, folders and processes of their own. A few need the cores for themselves; they are marked `alone`.

@@ -14,6 +14,8 @@ from tests.support.server_process import PenstockServer, ServeOptions
 
 # Programs that tests start have no console, unless a test asks for one, which then has port 0.
 os.environ["PENSTOCK_CONSOLE__ENABLED"] = "false"
+# Where it is set, each of them would compile its modules anew, which takes as long as the rest of its start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("shared machine", deadline=None)  # a test is no benchmark
 settings.register_profile("quick", parent=settings.get_profile("shared machine"), max_examples=20)  # of 100; make quick

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.commands.options import Config, LogFormat, LogLevel, PrintConfig, settings_in_force
+from penstock.commands.options import Config, LogFormat, LogLevel, PrintConfig, collect_when_ready, settings_in_force
 
 
 def console(
@@ -24,6 +24,7 @@ def console(
     """
     flags = {"store": store, "console.listen": listen, "log_level": log_level, "log_format": log_format}
     settings = settings_in_force(flags, config, print_config)
+    collect_when_ready()
     from penstock.console.process import serve
 
     raise typer.Exit(serve(settings))

@@ -11,6 +11,7 @@ from penstock.commands.options import (
     LogFormat,
     LogLevel,
     PrintConfig,
+    collect_when_ready,
     settings_in_force,
 )
 
@@ -32,6 +33,7 @@ def gateway(
     """
     flags = {"store": store, "listen": listen, "admin": admin, "log_level": log_level, "log_format": log_format}
     settings = settings_in_force(flags, config, print_config)
+    collect_when_ready()
     from penstock.servers.gateway_process import serve
 
     raise typer.Exit(serve(settings))

@@ -13,6 +13,7 @@ from penstock.commands.options import (
     LogFormat,
     LogLevel,
     PrintConfig,
+    collect_when_ready,
     settings_in_force,
 )
 
@@ -57,6 +58,7 @@ def serve(
         from penstock.servers.supervisor import serve as supervise
 
         raise typer.Exit(supervise(settings, gateways))
+    collect_when_ready()
     from penstock.servers.server import serve as run
 
     raise typer.Exit(run(settings))

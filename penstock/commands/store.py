@@ -16,6 +16,7 @@ from penstock.commands.options import (
     LogFormat,
     LogLevel,
     PrintConfig,
+    collect_when_ready,
     settings_in_force,
 )
 from penstock.commands.store_backup import backup, restore
@@ -55,6 +56,7 @@ def run(
         "log_format": log_format,
     }
     settings = settings_in_force(flags, config, print_config)
+    collect_when_ready()
     from penstock.servers.store_process import serve
 
     raise typer.Exit(serve(settings))

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from tests.conftest import ServerFactory
+from tests.conftest import ServerFactory, SharedServers
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_console_process import ANYWHERE, passwords
 from tests.support.audit_lines import audit_lines
@@ -93,34 +93,51 @@ def provider() -> Iterator[LyingProvider]:
         yield found
 
 
-@pytest.fixture
-def make(
-    provider: LyingProvider, penstock_server: ServerFactory, tmp_path: Path
-) -> Iterator[Callable[..., PenstockServer]]:
+@pytest.fixture(autouse=True)
+def honest(provider: LyingProvider) -> Iterator[None]:
     provider.lie, provider.user = "", "alice"
-
-    def made(**more: object) -> PenstockServer:
-        settings = {
-            **ANYWHERE,
-            "console.oidc_issuer": provider.url,
-            "console.oidc_client_id": CLIENT,
-            "auth.jwt_keys_url": f"{provider.url}/jwks",
-            "auth.jwt_issuer": provider.url,
-            "auth.jwt_audience": CLIENT,
-            "auth.jwt_keys_url_prefix": "sso:",
-            "auth.password_file": passwords(tmp_path, root="s3c"),
-        }
-        given = {name.replace("__", "."): value for name, value in more.items()}
-        return penstock_server(settings={**settings, **given}, flush="async")
-
-    yield made
+    yield
     provider.lie = ""
 
 
+@pytest.fixture(scope="module")
+def settings(provider: LyingProvider, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    return {
+        **ANYWHERE,
+        "console.oidc_issuer": provider.url,
+        "console.oidc_client_id": CLIENT,
+        "auth.jwt_keys_url": f"{provider.url}/jwks",
+        "auth.jwt_issuer": provider.url,
+        "auth.jwt_audience": CLIENT,
+        "auth.jwt_keys_url_prefix": "sso:",
+        "auth.password_file": passwords(tmp_path_factory.mktemp("users"), root="s3c"),
+    }
+
+
 @pytest.fixture
-def browse(make: Callable[..., PenstockServer], provider: LyingProvider) -> Callable[[], Browser]:
-    server = make()
+def make(settings: dict[str, object], penstock_server: ServerFactory) -> Callable[..., PenstockServer]:
+    def made(**more: object) -> PenstockServer:
+        given = {name.replace("__", "."): value for name, value in more.items()}
+        return penstock_server(settings={**settings, **given}, flush="async")
+
+    return made
+
+
+@pytest.fixture
+def server(settings: dict[str, object], shared_server: SharedServers) -> PenstockServer:
+    return shared_server(settings=settings, flush="async")
+
+
+@pytest.fixture
+def browse(server: PenstockServer, provider: LyingProvider) -> Callable[[], Browser]:
     url = console_url(server)
+    return lambda: Browser(url, provider)
+
+
+@pytest.fixture
+def browse_anew(make: Callable[..., PenstockServer], provider: LyingProvider) -> Callable[[], Browser]:
+    """At a server and a console that know nothing of the provider yet, and whose knowledge no other test meets."""
+    url = console_url(make())
     return lambda: Browser(url, provider)
 
 
@@ -158,29 +175,29 @@ def test_tokens_that_lie(browse: Callable[[], Browser], provider: LyingProvider)
 
 
 @pytest.mark.parametrize("lie", ["huge jwks", "no JSON of jwks", "status of jwks", "redirect of jwks"])
-def test_keys_that_lie(browse: Callable[[], Browser], provider: LyingProvider, lie: str) -> None:
+def test_keys_that_lie(browse_anew: Callable[[], Browser], provider: LyingProvider, lie: str) -> None:
     provider.lie = lie
-    browser = browse()
+    browser = browse_anew()
     assert browser.log_in().status == 502
     assert not browser.is_in
     assert "/elsewhere" not in provider.asked
 
 
 @pytest.mark.parametrize("lie", METADATA)
-def test_metadata_that_lie(browse: Callable[[], Browser], provider: LyingProvider, lie: str) -> None:
+def test_metadata_that_lie(browse_anew: Callable[[], Browser], provider: LyingProvider, lie: str) -> None:
     provider.lie = lie
-    came = browse().get("/login/oidc")
+    came = browse_anew().get("/login/oidc")
     assert came.status == 502
     assert came.location == ""
     assert "no-sign-on" not in came.cookies
     before = len(provider.asked)
-    assert browse().get("/login/oidc").status == 502
+    assert browse_anew().get("/login/oidc").status == 502
     assert len(provider.asked) == before  # it is not asked again at once
 
 
-def test_a_slow_provider_holds_nobody_up(browse: Callable[[], Browser], provider: LyingProvider) -> None:
+def test_a_slow_provider_holds_nobody_up(browse_anew: Callable[[], Browser], provider: LyingProvider) -> None:
     """Logins wait in bounded number; other requests are answered meanwhile."""
-    browsers = [browse() for _ in range(8)]
+    browsers = [browse_anew() for _ in range(8)]
     states = [browser.begin()["state"] for browser in browsers]
     provider.lie = "slow token"
     came: list[int] = []
@@ -192,7 +209,7 @@ def test_a_slow_provider_holds_nobody_up(browse: Callable[[], Browser], provider
         each.start()
     wait_until(lambda: len(came) == 4, TIMEOUT_S)
     assert came == [503] * 4
-    assert browse().get("/login").status == 200
+    assert browse_anew().get("/login").status == 200
     assert WebClient(browsers[0].url).post("/session", {"user": "root", "password": "s3c"}).status == 201
     for each in waiting:
         each.join()
@@ -201,16 +218,16 @@ def test_a_slow_provider_holds_nobody_up(browse: Callable[[], Browser], provider
 
 
 def test_a_key_that_is_new_counts_and_one_that_is_gone_does_not(
-    browse: Callable[[], Browser], provider: LyingProvider
+    browse_anew: Callable[[], Browser], provider: LyingProvider
 ) -> None:
-    browser = browse()
+    browser = browse_anew()
     assert browser.log_in().status == 200
     old = dict(provider.keys)
     provider.keys = {"k2": new_key()}
     try:
-        wait_until(lambda: browse().log_in().status == 200, TIMEOUT_S)
+        wait_until(lambda: browse_anew().log_in().status == 200, TIMEOUT_S)
         provider.lie = "foreign key under a known kid"
-        assert browse().log_in().status == 502
+        assert browse_anew().log_in().status == 502
     finally:
         provider.keys, provider.lie = old, ""
 
@@ -257,10 +274,7 @@ def test_nobody_is_sent_elsewhere(browse: Callable[[], Browser], to: str) -> Non
 
 
 @pytest.mark.parametrize("user", ["root", "sso:root", "a/b", "#", "x" * 3_000, "\u202eroot", "root\nroot"])
-def test_no_claim_makes_a_user_somebody_else(
-    make: Callable[..., PenstockServer], provider: LyingProvider, user: str
-) -> None:
-    server = make()
+def test_no_claim_makes_a_user_somebody_else(server: PenstockServer, provider: LyingProvider, user: str) -> None:
     provider.user = user
     browser = Browser(console_url(server), provider)
     if browser.log_in().status == 200:

@@ -3,8 +3,6 @@ device sends becomes more than text."""
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -19,6 +17,7 @@ from tests.conftest import ServerFactory, SharedServers
 from tests.interop.programs import PahoClient
 from tests.support.console_browser import ConsoleBrowsers, ConsolePages, axe_script
 from tests.support.console_process import console_url
+from tests.support.mqtt_packet_client import set_passwords
 from tests.support.server_process import PenstockServer
 
 CONSOLE = {"console.enabled": True, "console.listen": "127.0.0.1:0", "console.sample_s": 1}
@@ -231,9 +230,7 @@ def test_without_scripts_links_and_forms_still_show_everything(
 def judging(penstock_server: ServerFactory, tmp_path: Path) -> PenstockServer:
     passwords, rules = tmp_path / "passwords", tmp_path / "rules.toml"
     rules.write_text(RULES)
-    for user in ("alice", "ops"):
-        command = [sys.executable, "-m", "penstock", "passwd", str(passwords), user, "--stdin"]
-        subprocess.run(command, input=user.encode(), check=True, capture_output=True)
+    set_passwords(passwords, alice="alice", ops="ops")
     settings = {**CONSOLE, "auth.password_file": passwords, "auth.permissions_file": rules}
     return penstock_server(settings=settings, flush="async")
 

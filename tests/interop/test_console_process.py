@@ -20,6 +20,7 @@ from tests.conftest import ServerFactory
 from tests.interop.conftest import StartStore
 from tests.interop.programs import TIMEOUT_S, run
 from tests.support.console_process import ConsoleProcess, WebClient, console_url
+from tests.support.mqtt_packet_client import set_passwords
 from tests.support.server_process import ROOT, PenstockServer
 from tests.support.stores import wait_until
 
@@ -147,11 +148,7 @@ def start_console(tmp_path: Path) -> Iterator[StartConsole]:
 
 
 def passwords(folder: Path, **users: str) -> Path:
-    file = folder / "passwords"
-    for name, password in users.items():
-        command = [sys.executable, "-m", "penstock", "passwd", str(file), name, "--stdin"]
-        subprocess.run(command, input=password.encode(), check=True, capture_output=True)
-    return file
+    return set_passwords(folder / "passwords", **users)
 
 
 def test_an_open_store_beyond_loopback_answers_nobody(

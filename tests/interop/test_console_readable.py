@@ -17,6 +17,7 @@ from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_console_api import Site
 from tests.interop.test_console_process import basic, passwords
 from tests.support.console_process import WebClient
+from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
 RULES = """
@@ -87,17 +88,37 @@ def rules(tmp_path: Path) -> Rules:
     return Rules(tmp_path / "rules.toml")
 
 
-@pytest.fixture
-def site(tmp_path: Path, rules: Rules, start_client_store: StartStore) -> Iterator[Site]:
-    file = passwords(tmp_path, **dict.fromkeys(USERS, "s3c"))
-    settings = {"auth__password_file": file, "auth__permissions_file": rules.path, "auth__client_ids": "%u-*"}
-    site = Site(tmp_path, start_client_store(**settings))
+def started_site(folder: Path, rules: Rules) -> Site:
+    """With all topics, each retained and not."""
+    file = passwords(folder, **dict.fromkeys(USERS, "s3c"))
+    settings = {"auth.password_file": file, "auth.permissions_file": rules.path, "auth.client_ids": "%u-*"}
+    site = Site(folder, StoreProcess(folder, settings=settings))
     root = site.user("root")
     for retain in (True, False):
         messages = [{"topic": topic, "payload": text, "retain": retain} for topic, text in TOPICS.items()]
         assert root.post("/messages", messages).status == 201
-    yield site
+    return site
+
+
+def end(site: Site) -> None:
     site.console.close()
+    site.store.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """For tests that change nothing there."""
+    folder = tmp_path_factory.mktemp("site")
+    site = started_site(folder, Rules(folder / "rules.toml"))
+    yield site
+    end(site)
+
+
+@pytest.fixture
+def own_site(tmp_path: Path, rules: Rules) -> Iterator[Site]:
+    site = started_site(tmp_path, rules)
+    yield site
+    end(site)
 
 
 def tree(client: WebClient, prefix: str = "") -> dict[str, int]:
@@ -206,15 +227,15 @@ def test_who_may_read_everything_sees_no_prefixes(site: Site) -> None:
     assert "You may read" not in seen(site, "root", "/topics")[1]
 
 
-def test_new_rules_hold_at_once_for_who_is_logged_in(site: Site, rules: Rules) -> None:
+def test_new_rules_hold_at_once_for_who_is_logged_in(own_site: Site, rules: Rules) -> None:
     """What was read for a user before is not shown by filters that it may no longer use."""
-    begun = site.client.post("/session", {"user": "alice", "password": "s3c"})
+    begun = own_site.client.post("/session", {"user": "alice", "password": "s3c"})
     assert begun.json["prefixes"] == PREFIXES["alice"]
-    client = site.console.client(Cookie=begun.headers["set-cookie"].partition(";")[0])
+    client = own_site.console.client(Cookie=begun.headers["set-cookie"].partition(";")[0])
     first = client.get("/retained", filter_="#", limit=1).json["next"]
     assert tree(client).keys() == READ_BY["alice"]
     rules.write(RULES.replace("MANY", '"x"').replace('"devices/%u/#", "plant/+/temp"', '"hall/#"'))
-    site.store.process.send_signal(signal.SIGHUP)
+    own_site.store.process.send_signal(signal.SIGHUP)
     wait_until(lambda: client.get("/session").json["prefixes"] == ["hall/", "one/"], TIMEOUT_S)
     assert tree(client).keys() == {"hall/7/lamp", "one/topic"}
     assert client.get("/topics", prefix="devices/alice/").status == 403
@@ -222,8 +243,8 @@ def test_new_rules_hold_at_once_for_who_is_logged_in(site: Site, rules: Rules) -
     assert client.get("/retained", filter_="#", limit=1, after=first).kind == "bad-cursor"
 
 
-def test_new_topics_appear_and_overlapping_filters_count_once(site: Site) -> None:
-    root, wild = site.user("root"), site.user("wild")
+def test_new_topics_appear_and_overlapping_filters_count_once(own_site: Site) -> None:
+    root, wild = own_site.user("root"), own_site.user("wild")
     assert len(tree(wild)) == 4
     assert root.post("/messages", {"topic": "plant/topic", "payload": "x"}).status == 201
     assert root.post("/messages", {"topic": "new/topic", "payload": "x"}).status == 201

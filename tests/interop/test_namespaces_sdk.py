@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
 from store.wire.messages import Failed, FailureCode, Role
-from tests.support.mqtt_packet_client import Device
+from tests.support.mqtt_packet_client import Device, write_passwords
 from tests.support.server_process import free_port, wait_for_port
 from tests.support.store_process import StoreProcess
 
@@ -226,9 +224,7 @@ class Users:
 
     def __init__(self, folder: Path, separator: str) -> None:
         passwords, rules, tokens = folder / "passwords", folder / "rules.toml", folder / "tokens"
-        for name in ("acme/alice", "acme/bob", "beta/alice", "carol", "bob"):
-            command = [sys.executable, "-m", "penstock", "passwd", str(passwords), name, "--stdin"]
-            subprocess.run(command, input=name.encode(), check=True, capture_output=True)
+        write_passwords(passwords, {name: name for name in ("acme/alice", "acme/bob", "beta/alice", "carol", "bob")})
         rules.write_text(RULES)
         tokens.write_text(TOKENS)
         tokens.chmod(0o600)

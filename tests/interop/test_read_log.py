@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from penstock.sdk.errors import StoreRefused
 from penstock.spark.errors import RequestFailed
 from penstock.spark.remote import RemoteLog
 from penstock.spark.store_options import store_of
+from tests.support.mqtt_packet_client import set_passwords
 from tests.support.store_process import StoreProcess
 
 TOKENS = {"acme": "acme-secret", "": "for-all"}
@@ -39,9 +38,7 @@ topics = ["#", "$dead/#"]
 def readers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[StoreProcess, bool]]:
     """A store that judges users of the default namespace, and whether it has rules."""
     passwords, rules = tmp_path / "passwords", tmp_path / "rules.toml"
-    for name in ("reader", "spark"):
-        command = [sys.executable, "-m", "penstock", "passwd", str(passwords), name, "--stdin"]
-        subprocess.run(command, input=name.encode(), check=True, capture_output=True)
+    set_passwords(passwords, reader="reader", spark="spark")
     tokens = tmp_path / "tokens"
     tokens.write_text("acme acme-secret\n")
     tokens.chmod(0o600)

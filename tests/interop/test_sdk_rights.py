@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from store.wire.messages import Role
 from store.wire.rights_messages import MOST_TOPICS, Permitted
 from tests.interop.programs import TIMEOUT_S
 from tests.support.http_answers import HttpAnswers
+from tests.support.mqtt_packet_client import write_passwords
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
@@ -55,11 +54,7 @@ def client(store: StoreProcess, user: str = "", **options: Any) -> Client:
 
 
 def passwords_of(folder: Path, *users: str) -> Path:
-    file = folder / "passwords"
-    for user in users:
-        command = [sys.executable, "-m", "penstock", "passwd", str(file), user, "--stdin"]
-        subprocess.run(command, input=user.encode(), check=True, capture_output=True)
-    return file
+    return write_passwords(folder / "passwords", {user: user for user in users})
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from penstock.spark.store_options import store_of
 from penstock.sync import Client
 from store.wire.log_messages import LogRead, ReadLog
 from tests.interop.programs import TIMEOUT_S
+from tests.support.mqtt_packet_client import set_passwords
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
@@ -63,9 +62,7 @@ class Site:
         self._clients: list[Client] = []
 
     def set_passwords(self, **users: str) -> None:
-        for name, password in users.items():
-            command = [sys.executable, "-m", "penstock", "passwd", str(self.passwords), name, "--stdin"]
-            subprocess.run(command, input=password.encode(), check=True, capture_output=True)
+        set_passwords(self.passwords, **users)
 
     def client(self, user: str, password: str, **options: Any) -> Client:
         url = self.store.url.replace("tcp://", "penstock://")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from gateway.auth.access import Access, AccessParts
 from gateway.auth.attempts import Attempts
-from gateway.auth.passwords import PasswordLine, hashed
+from gateway.auth.passwords import PasswordLine, hashed, parse_passwords
 from gateway.auth.scram import ScramVerifier
 from gateway.auth.settings import AuthSettings
 from gateway.delivery.replays import FROM_PROPERTY
@@ -140,6 +140,14 @@ def write_passwords(file: Path, passwords: Mapping[str, str], scram: bool = Fals
         for user, password in passwords.items()
     )
     return write_secret(file, "".join(f"{line}\n" for line in lines))
+
+
+def set_passwords(file: Path, **passwords: str) -> Path:
+    """As `penstock passwd` does it, without a process for each user: other lines stay, and the file is replaced."""
+    lines = dict(parse_passwords(file.read_text())) if file.exists() else {}
+    lines |= {user: PasswordLine(hashed(password)) for user, password in passwords.items()}
+    text = "".join(f"{line.text(user)}\n" for user, line in lines.items())
+    return write_secret(file.with_name(f"{file.name}.new"), text).replace(file)
 
 
 def write_secret(file: Path, text: str) -> Path:
