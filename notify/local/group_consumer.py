@@ -10,7 +10,8 @@ from lightqueue.errors import LightQueueError
 from lightqueue.groups.popped import PoppedMessages
 from notify.api import LeasedMessages, Receipt
 from notify.errors import GroupRefused
-from notify.local.consumers import Consumer, Consumers, PopRequest
+from notify.local.consumers import Consumers
+from notify.local.polls import Consumer, PopRequest
 from store.errors import StoreError
 from store.ratelimit import RateLimitedLog
 from store.state.group_settings import LATEST, GroupSettings

@@ -11,8 +11,9 @@ from lightqueue.errors import LightQueueError
 from lightqueue.groups.groups import GroupQueue
 from lightqueue.groups.popped import PoppedMessages
 from notify.errors import GroupRefused
-from notify.local.consumers import Consumer, Consumers, PopReceiver, PopRequest
+from notify.local.consumers import Consumers
 from notify.local.own_names import OwnNames
+from notify.local.polls import Consumer, PopReceiver, PopRequest
 from notify.requests.contents import filter_fault
 from notify.requests.permissions import plain_permission
 from notify.requests.users import Permission, Permits

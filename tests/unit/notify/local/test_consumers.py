@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notify.local.consumers import divide
+from notify.local.polls import divide
 
 COUNTS = st.integers(0, 50)
 

@@ -6,7 +6,7 @@ from zlib import crc32
 
 import pytest
 
-from notify.local import consumers
+from notify.local import polls
 from notify.requests import group_requests
 from notify.server import output
 from store.errors import StoreFull
@@ -480,7 +480,7 @@ def test_a_consumer_that_comes_again_is_the_same(bench: Bench) -> None:
 
 
 def test_not_too_many_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "MOST_WAITING", 2)
+    monkeypatch.setattr(polls, "MOST_WAITING", 2)
     one = Consumer(bench, "one")
     asked = [one.wait() for _ in range(3)]
     answer = one.talk.answer(asked[2])

@@ -1,22 +1,29 @@
-"""Where a new consumer group begins, and whether its queue has what was stored before that."""
+"""Consumer groups as they are made and given up: where one begins, whether its user may have it, when nobody has it."""
 
 from __future__ import annotations
 
 import logging
 import math
 import re
+from itertools import islice
 
+from lightqueue.groups.groups import Groups
 from lightqueue.message_store import MessageStore
 from lightqueue.reading.following import locate, time_ms
 from lightqueue.reading.replay import ScanQuery, scan
-from notify.errors import GroupRefused
+from notify.errors import GroupQuota, GroupRefused
+from notify.local.user_quotas import QuotaLimits
 from store.namespaces import namespace_of
 from store.ratelimit import RateLimitedLog
 from store.state.group_settings import LATEST
+from store.state.group_states import GroupKey, Maker
 
 LOOK_BYTES = 64 << 10  # of the log, that are looked at for a message that the queue lacks: some 0.3 ms
 FROM_NOW = "a group over %s begins now: only topics and level/# have queues of what was stored before; read() has it"
 _PLACE = re.compile(r"[@=]?\d{1,19}")  # in the queue
+UNUSED_S = 5.0  # a group that was unused so long ago, and is now, is dropped
+MOST_DROPPED = 100  # at a time
+SHARED = "$share/{}/{}"
 _events = RateLimitedLog(logging.getLogger("penstock.store"))
 
 
@@ -69,3 +76,50 @@ def _stored_at(messages: MessageStore, log_offset: int) -> float:
         return messages.log.timestamp_ms(log_offset) if log_offset >= messages.log.first else 0
     except LookupError:
         return math.inf
+
+
+class GroupLimits:
+    """Owner of the counts of groups that were refused since a user, or a namespace, has as many as it may have."""
+
+    def __init__(self, groups: Groups, quotas: QuotaLimits) -> None:
+        self.refused = {"groups": 0, "namespace_groups": 0}
+        self._groups = groups
+        self._quotas = quotas
+
+    def check(self, group: GroupKey, maker: Maker) -> None:
+        """Whether a user may make one more group. Raises GroupQuota."""
+        if maker.user is not None and self._quotas.user_groups:
+            used = self._groups.count_of(maker.user)
+            if used >= self._quotas.user_groups:
+                self.refused["groups"] += 1
+                raise GroupQuota(maker.user, used)
+        namespace = namespace_of(group[0])
+        if self._quotas.namespace_groups and (namespace.name or self._quotas.bounds_default):
+            used = sum(namespace.has_group(each.state.key[0]) for each in self._groups)
+            if used >= self._quotas.namespace_groups:
+                self.refused["namespace_groups"] += 1
+                raise GroupQuota("", used, namespace.name)
+
+
+class UnusedGroups:
+    """Owner of which groups of shared subscriptions nobody had when they were looked at last."""
+
+    def __init__(self, messages: MessageStore) -> None:
+        self._messages = messages
+        self._unused: set[GroupKey] = set()
+        self._look_s = 0.0
+
+    def take(self, now_s: float) -> list[GroupKey]:
+        """Groups that no session has, online or not, and that hold nothing; so it was UNUSED_S ago. To be dropped."""
+        if now_s < self._look_s:
+            return []
+        self._look_s = now_s + UNUSED_S
+        shares = self._messages.sessions.shares
+        unused = {
+            each.state.key
+            for each in self._messages.groups
+            if each.state.is_shared and each.is_unused and SHARED.format(*each.state.key) not in shares
+        }
+        found = list(islice(unused & self._unused, MOST_DROPPED))
+        self._unused = unused
+        return found

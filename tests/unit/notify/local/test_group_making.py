@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from notify.beginnings import LOOK_BYTES
+from notify.local.group_making import LOOK_BYTES
 from store.wire.frames import HEAD
 from store.wire.group_messages import GroupClose, GroupDrop, GroupList, GroupOpen, GroupOpened, GroupsListed
 from store.wire.messages import Append, Failed, FailureCode, Role, WireMessage
