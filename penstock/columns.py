@@ -75,7 +75,7 @@ class Messages:
 
     def position_at(self, timestamp_ms: int) -> int:
         """log_offset of the first message that was stored at this time or later; the piece's end if there is none."""
-        late = self._header("<u8", 16) >= timestamp_ms
+        late = self.timestamps_ms >= timestamp_ms
         return self.log_offset + (int(self.positions[late.argmax()]) if late.any() else len(self.data))
 
     def places(self) -> tuple[Array, NDArray[np.int32]]:
@@ -90,10 +90,13 @@ class Messages:
         """The same messages, at most MOST_ROWS at a time."""
         for at in range(0, len(self), MOST_ROWS):
             rows = Messages(self.data, self.log_offset, self.positions[at : at + MOST_ROWS])
-            yield from rows._by_size() if rows._compressed.any() else (rows,)
+            yield from rows.by_plain_size()
 
-    def _by_size(self) -> Iterator["Messages"]:
+    def by_plain_size(self) -> Iterator["Messages"]:
         """The same messages, with payloads of at most MOST_PLAIN_BYTES at a time, or one larger message."""
+        if not self._compressed.any():
+            yield self
+            return
         start, total = 0, 0
         for i, is_frame in enumerate(self._compressed):
             size = stated_bytes(self._stored_payload(i)) if is_frame else int(self.payload.lengths[i])
@@ -108,6 +111,16 @@ class Messages:
         kind = np.dtype(dtype)
         whole = len(self.data) // kind.itemsize * kind.itemsize
         return self.data[:whole].view(kind)[(self.positions + at) // kind.itemsize]
+
+    @property
+    def flags(self) -> NDArray[np.int64]:
+        """RecordFlag of each message."""
+        return self._header("u1", 25)
+
+    @property
+    def timestamps_ms(self) -> Array:
+        """When each message was stored."""
+        return self._header("<u8", 16).astype(np.int64)
 
     # --- parts of the record, in their order
 
@@ -180,7 +193,7 @@ class Messages:
 
     @cached_property
     def _compressed(self) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = self._header("u1", 25) & RecordFlag.COMPRESSED != 0
+        found: NDArray[np.bool_] = self.flags & RecordFlag.COMPRESSED != 0
         return found
 
     def _stored_payload(self, i: int) -> bytes:
@@ -188,24 +201,37 @@ class Messages:
         return self.data[start : start + int(self.payload.lengths[i])].tobytes()
 
     def _qos(self) -> pa.Array:
-        return pa.array((self._header("u1", 25) & RecordFlag.QOS_MASK).astype(np.int32))
+        return pa.array((self.flags & RecordFlag.QOS_MASK).astype(np.int32))
 
     def _retain(self) -> pa.Array:
-        return pa.array(self._header("u1", 25) & RecordFlag.RETAIN != 0)
+        return pa.array(self.flags & RecordFlag.RETAIN != 0)
 
     def _timestamp(self) -> pa.Array:
-        times_us = self._header("<u8", 16).astype(np.int64) * US_PER_MS
+        times_us = self.timestamps_ms * US_PER_MS
         return pa.array(times_us).view(pa.timestamp("us", tz="UTC"))
 
     def _log_offset(self) -> pa.Array:
         return pa.array(self._header("<u8", 8).astype(np.int64))
 
-    def _key(self) -> pa.Array:
+    @cached_property
+    def key_parts(self) -> ColumnParts | None:
+        return self._attribute(Attribute.KEY)
+
+    @cached_property
+    def tag_parts(self) -> ColumnParts | None:
+        return self._attribute(Attribute.TAG)
+
+    def _attribute(self, tag: Attribute) -> ColumnParts | None:
+        """The attribute with this tag; None: no message has one."""
         if not self.attributes.lengths.any():
-            return pa.nulls(len(self), pa.string())
+            return None
         starts, sizes = np.empty(len(self), np.int64), np.empty(len(self), np.int32)
-        find_attribute(self.data, self.attributes.starts, self.attributes.lengths, Attribute.KEY, starts, sizes)
-        return self.binary(ColumnParts(starts, sizes), pa.string())
+        find_attribute(self.data, self.attributes.starts, self.attributes.lengths, tag, starts, sizes)
+        return ColumnParts(starts, sizes) if (sizes >= 0).any() else None
+
+    def _key(self) -> pa.Array:
+        parts = self.key_parts
+        return pa.nulls(len(self), pa.string()) if parts is None else self.binary(parts, pa.string())
 
     def _property(self, row: int, type_: pa.DataType) -> pa.Array:
         if not self.properties.lengths.any():
