@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from penstock.spark.columns import COLUMNS
+from penstock.columns import COLUMNS
 from penstock.spark.errors import DataLost, ExportUnusable, SparkSourceError
 from penstock.spark.folder import LogFolder
 from penstock.spark.manifest import (

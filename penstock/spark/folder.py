@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.spark.columns import Messages
+from penstock.columns import Messages
 from penstock.spark.errors import DataLost, FolderUnreadable, LogDamaged
 from store.errors import CorruptSegment
 from store.files.folder import LOG

@@ -11,7 +11,7 @@ from datetime import datetime
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.topics import validate_topic_filter, validate_topic_name
 from lightqueue.queues.matching import any_of, has_wildcard, literal_prefix
-from penstock.spark.columns import COLUMNS
+from penstock.columns import COLUMNS
 from penstock.spark.connection import StoreAccess
 from penstock.spark.errors import BadSparkOption
 from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, namespace_of, store_of

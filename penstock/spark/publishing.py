@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightqueue.queues.matching import any_of
-from penstock.spark.columns import Messages
+from penstock.columns import Messages
 from penstock.spark.connection import StoreAccess
 from penstock.spark.errors import BadSparkOption, RequestFailed, SparkSourceError
 from store.records._columns import find_messages, gather

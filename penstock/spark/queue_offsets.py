@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lightqueue.mending.inspect import copy_of
 from lightqueue.queues.table import QueueTable
-from penstock.spark.columns import Messages
+from penstock.columns import Messages
 from penstock.spark.errors import IndexUnreadable
 from penstock.spark.folder import LogFolder
 from store.files.folder import CHECKPOINT, INDEX

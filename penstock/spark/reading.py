@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from penstock.spark.columns import Messages, TopicChoice, record_batch
+from penstock.columns import Messages
+from penstock.spark.columns import TopicChoice, record_batch
 from penstock.spark.errors import DataLost
 from penstock.spark.logs import Log, counted_from, opened
 from penstock.spark.options import At, Request

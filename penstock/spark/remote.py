@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from penstock.spark.columns import Messages
+from penstock.columns import Messages
 from penstock.spark.connection import StoreAccess
 from penstock.spark.errors import DataLost, ReadDamaged, RequestFailed
 from store.records._columns import verify_each

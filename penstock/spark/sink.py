@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BooleanType, IntegralType, StructType
 
-from penstock.spark.columns import COLUMNS
+from penstock.columns import COLUMNS
 from penstock.spark.connection import StoreAccess
 from penstock.spark.encoding import Defaults, Encoder
 from penstock.spark.errors import BadSparkOption

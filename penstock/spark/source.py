@@ -8,8 +8,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from penstock.columns import COLUMNS
 from penstock.spark.batch import BatchReader, PushingReader
-from penstock.spark.columns import COLUMNS
 from penstock.spark.errors import BadSparkOption
 from penstock.spark.options import Request, parse_options
 from penstock.spark.python import give_workers_python

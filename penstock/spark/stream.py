@@ -13,7 +13,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.spark.columns import Messages, joined, plain_names
+from penstock.columns import Messages
+from penstock.spark.columns import joined, plain_names
 from penstock.spark.errors import AnotherLog, BadSparkOption
 from penstock.spark.logs import Log, open_log
 from penstock.spark.options import LOG_IDENTITY, LOG_POSITION, At, Request

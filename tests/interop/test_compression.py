@@ -11,11 +11,12 @@ import pytest
 
 from loadtest.chaos.part import Part
 from penstock import Client
+from penstock.columns import COLUMNS
 from penstock.sdk.compression import Compression
 from penstock.sdk.errors import StoreRefused, Unreadable
 from penstock.sdk.outgoing import Outgoing, outgoing
 from penstock.sdk.publishing import Entry
-from penstock.spark.columns import COLUMNS, record_batch
+from penstock.spark.columns import record_batch
 from penstock.spark.folder import LogFolder
 from store.records.records import RecordFlag
 from tests.interop.conftest import StartStore

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from gateway.mqtt.codec_primitives import encode_varint
 from gateway.mqtt.properties import PacketContext, Properties, decode_properties, encode_properties
-from penstock.spark import columns
-from penstock.spark.columns import COLUMNS, record_batch
+from penstock import columns
+from penstock.columns import COLUMNS
+from penstock.spark.columns import record_batch
 from penstock.spark.folder import LogFolder
 from store.log.commitlog import CommitLog
 from store.records._columns import find_messages, find_pairs, find_properties, gather, read_parts

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.mqtt.codec_primitives import encode_varint
 from gateway.mqtt.properties import PacketContext, decode_properties
-from penstock.spark.columns import PAIRS
+from penstock.columns import PAIRS
 from penstock.spark.encoding import Defaults, Encoder
 from penstock.spark.publishing import Most, _found, _in_order, _parts
 from store.records._columns import scatter

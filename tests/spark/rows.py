@@ -7,7 +7,7 @@ from typing import NamedTuple
 import paho.mqtt.client as paho
 import pyarrow as pa
 
-from penstock.spark.columns import PAIRS
+from penstock.columns import PAIRS
 
 COLUMNS = (
     "topic string, payload binary, qos int, key string, user_properties array<struct<key string, value string>>, "

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loadtest.chaos.cluster import Cluster
-from penstock.spark.columns import COLUMNS
+from penstock.columns import COLUMNS
 from penstock.spark.export import Export
 from penstock.spark.options import OPTIONS
 from penstock.spark.sink import WRITABLE

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lightqueue.message_store import MessageStore
-from penstock.spark.columns import COLUMNS
+from penstock.columns import COLUMNS
 from penstock.spark.errors import IndexUnreadable
 from penstock.spark.folder import LogFolder
 from penstock.spark.options import parse_options

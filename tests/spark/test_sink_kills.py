@@ -18,7 +18,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from loadtest.chaos.cluster import Cluster
-from penstock.spark.columns import Messages
+from penstock.columns import Messages
 from penstock.spark.folder import LogFolder
 from tests.spark.driver_process import KILLS, TIMEOUT_S, Driver
 from tests.spark.test_kills import Publisher

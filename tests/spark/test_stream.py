@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.spark.columns import COLUMNS
+from penstock.columns import COLUMNS
 from penstock.spark.errors import BadSparkOption, DataLost
 from penstock.spark.options import parse_options
 from penstock.spark.source import PenstockSource

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from loadtest.chaos.cluster import Cluster
-from penstock.spark.columns import COLUMNS
+from penstock.columns import COLUMNS
 from penstock.spark.errors import BadSparkOption, DataLost, StoreUnreachable
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream import StreamReader

@@ -1,0 +1,195 @@
+"""The object store or folder that a table lies in: its objects, and the errors of its libraries in words for people.
+
+An object is named by its path below the table's URL. deltalake and obstore stand on the same library and take the same
+options, so both reach the same place.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import obstore
+from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
+from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from penstock.tier.errors import BadTierUrl, ObjectMissing, StorageRefuses, StorageUnreachable, TableTooNew, TierError
+
+PART_BYTES: Final = 8 << 20  # of an object on its way
+PARTS_AT_ONCE: Final = 2
+SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", "file")
+CLIENT_OPTIONS: Final = frozenset(("allow_http", "connect_timeout", "proxy_url", "timeout", "user_agent"))
+RETRY_OPTIONS: Final = frozenset(("max_retries", "retry_timeout"))
+Failures: Final = (DeltaError, TableNotFoundError, BaseError, OSError)
+_REFUSED = re.compile(r"\b(?:401 Unauthorized|403 Forbidden|AccessDenied|Permission denied)\b")
+_MISSING = re.compile(r"\b(?:404 Not Found|No such file or directory)\b")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class ObjectFolder:
+    """The objects below a URL: a folder's path, or `s3://bucket/path`. Raises BadTierUrl."""
+
+    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
+        """`options` are the object store's, as `aws_region`; what is missing is taken from the environment."""
+        scheme, mark, path = url.partition("://")
+        if mark and scheme not in SCHEMES:
+            raise BadTierUrl(url, f"has the scheme {scheme}, which is none of {', '.join(SCHEMES)}")
+        self.url = url
+        self.options = {name.lower(): text for name, text in (options or {}).items()}
+        self.folder = Path(path if scheme == "file" else url) if not mark or scheme == "file" else None
+        with self.failures(url):
+            self.store = self._opened()
+
+    def _opened(self) -> ObjectStore:
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return LocalStore(self.folder)
+        try:
+            options: Any = _split(self.options)
+            return from_url(self.url, **options)
+        except (BaseError, ValueError) as error:
+            raise BadTierUrl(self.url, _one_line(error)) from error
+
+    @property
+    def delta_url(self) -> str:
+        return str(self.folder.absolute()) if self.folder is not None else self.url
+
+    def writer(self, path: str) -> "ObjectWriter":
+        """A new object, written from beginning to end."""
+        return ObjectWriter(self, path)
+
+    def put(self, path: str, data: bytes) -> None:
+        with self.failures(path):
+            obstore.put(self.store, path, data)
+
+    def get(self, path: str) -> bytes:
+        """Raises ObjectMissing."""
+        with self.failures(path):
+            return bytes(obstore.get(self.store, path).bytes())
+
+    def names(self, prefix: str = "", behind: str = "") -> list[str]:
+        """Of the objects below a prefix, sorted; of those that sort behind one."""
+        with self.failures(prefix):
+            found = obstore.list(self.store, prefix or None, offset=behind or None)
+            return sorted(each["path"] for piece in found for each in piece)
+
+    def is_empty(self) -> bool:
+        """Whether there is no object, or none but ours: what was put beside a table that was not made."""
+        with self.failures(self.url):
+            for piece in obstore.list(self.store, chunk_size=100):
+                if any(not each["path"].startswith("_penstock/") for each in piece):
+                    return False
+        return True
+
+    def delete(self, paths: list[str]) -> None:
+        """Delete objects, as far as they are there."""
+        for path in paths:
+            with self.failures(path):
+                try:
+                    obstore.delete(self.store, path)
+                except (FileNotFoundError, NotFoundError):
+                    continue
+
+    def settle(self, paths: list[str]) -> None:
+        """See to it that objects outlive a power cut. An object store does so by itself, a folder is synced."""
+        if self.folder is None:
+            return
+        folders = set()
+        for path in paths:
+            place = self.folder / path
+            _sync(place)
+            folders |= {parent for parent in place.parents if parent.is_relative_to(self.folder)}
+        for parent in sorted(folders, reverse=True):
+            _sync(parent)
+
+    @contextmanager
+    def failures(self, path: str) -> Iterator[None]:
+        """What the libraries raise becomes a TierError that names the object."""
+        try:
+            yield
+        except Failures as error:
+            raise self._failure(path, error) from error
+
+    def _failure(self, path: str, error: Exception) -> TierError:
+        where = path if path.startswith(self.url) else f"{self.url}/{path}"
+        reason = _one_line(error)
+        if isinstance(error, DeltaProtocolError) or "Unsupported" in reason:
+            return TableTooNew(where, reason)
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError) or _REFUSED.search(reason):
+            return StorageRefuses(where, reason)
+        if isinstance(error, NotFoundError | FileNotFoundError | TableNotFoundError) or _MISSING.search(reason):
+            return ObjectMissing(where, reason)
+        return StorageUnreachable(where, reason)
+
+
+class ObjectWriter:
+    """An object on its way, as a file that pyarrow writes to. It is there once it is closed without an error."""
+
+    closed = False
+
+    def __init__(self, objects: ObjectFolder, path: str) -> None:
+        self._objects, self._path = objects, path
+        self.size_bytes = 0
+        with objects.failures(path):
+            self._file = obstore.open_writer(objects.store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+
+    def write(self, data: bytes | memoryview) -> int:
+        with self._objects.failures(self._path):
+            self._file.write(data)
+        size = len(memoryview(data).cast("B"))
+        self.size_bytes += size
+        return size
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def flush(self) -> None:
+        """Parts go out by their size."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            with self._objects.failures(self._path):
+                self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _one_line(error: Exception) -> str:
+    """What a library says, without its colours and its traces."""
+    text = _COLOURS.sub("", str(error)).partition("Debug source:")[0].partition(" 0: <unknown>")[0]
+    return " ".join(text.replace("↳", " ").split())[:300]
+
+
+def _split(options: Mapping[str, str]) -> dict[str, dict[str, Any] | None]:
+    """Options as obstore takes them: those of the store, of the HTTP client, and of tries that follow a failure."""
+    client: dict[str, Any] = {name: text for name, text in options.items() if name in CLIENT_OPTIONS}
+    if "allow_http" in client:
+        client["allow_http"] = client["allow_http"].lower() in ("true", "1")
+    retry: dict[str, Any] = {}
+    if "max_retries" in options:
+        retry["max_retries"] = int(options["max_retries"])
+    if "retry_timeout" in options:
+        retry["retry_timeout"] = timedelta(seconds=float(options["retry_timeout"].removesuffix("s")))
+    config = {name: text for name, text in options.items() if name not in CLIENT_OPTIONS | RETRY_OPTIONS}
+    return {"config": config or None, "client_options": client or None, "retry_config": retry or None}

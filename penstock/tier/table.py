@@ -1,0 +1,314 @@
+"""The table of a log: made or opened at a URL, checked that it is this log's, and given each range once.
+
+deltalake accepts a commit whose version falls, as long as its writer has seen the newest state. So the table is looked
+at before each commit: a range is committed from exactly where the table ends, by the log that wrote last, and deltalake
+repeats nothing. Of two writers at once the store lets one put the commit's object there; the other looks again.
+"""
+
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, CommitProperties, RemoveAction
+
+from penstock.tier.counters import MOST_RECENT, QueueCounters
+from penstock.tier.errors import (
+    AnotherStoresTable,
+    LogBehindTable,
+    NotOurTable,
+    ObjectMissing,
+    RangeTaken,
+    StorageUnreachable,
+    TableTooNew,
+    TierError,
+)
+from penstock.tier.files import RangeWriter, WrittenRange, index_of, read_index
+from penstock.tier.objects import ObjectFolder
+from penstock.tier.rows import FILE_SCHEMA
+
+log = logging.getLogger("penstock.tier")
+
+FORMAT: Final = 1
+COUNTERS_FOLDER: Final = "_penstock/counters"
+LOST_FOLDER: Final = "_penstock/lost"
+COMMITS_PER_SNAPSHOT: Final = 256
+MOST_COLLISIONS: Final = 20
+_FORMAT, _LOGS = "penstock.format", "penstock.logs"
+_WRITER: Final = "penstock.writer"
+_PARTITION: Final = ["day"]
+TABLE_SCHEMA: Final = pa.schema(
+    [
+        ("day", pa.date32()),
+        *((each.name, pa.string() if pa.types.is_dictionary(each.type) else each.type) for each in FILE_SCHEMA),
+    ]
+)
+_LOST_SCHEMA: Final = pa.schema([("log_offset", pa.int64()), ("until", pa.int64()), ("log", pa.string())])
+
+
+@dataclass(frozen=True)
+class WrittenLog:
+    """The log whose history is written: its identity in hexadecimal, and the log_offsets that it has.
+
+    `follows`: the identity of the log that it was restored from; empty: it was made anew.
+    """
+
+    identity: str
+    first: int
+    end: int
+    follows: str = ""
+
+
+class TierTable:
+    """The one writer of a table. For one thread at a time; its calls wait for storage."""
+
+    def __init__(self, objects: ObjectFolder, table: DeltaTable, written: WrittenLog) -> None:
+        """See open()."""
+        self._objects = objects
+        self._table = table
+        self._log = written
+        self._schema = Schema.from_arrow(TABLE_SCHEMA)
+        self._counters = QueueCounters()
+        self._counted = 0  # queues of the commits since the last snapshot
+        self._commits = 0
+        self._writer: RangeWriter | None = None
+        self.end = 0
+
+    @classmethod
+    def open(cls, objects: ObjectFolder, written: WrittenLog, seed: Iterable[tuple[bytes, int]] = ()) -> "TierTable":
+        """Open the table of this log, or make it.
+
+        `seed`: queues whose first message has been counted before `written.first`, with their next queue_offset; it
+        counts when the table is made. Raises TierError.
+        """
+        table = _opened(objects)
+        if table is None:
+            table = _made(objects, written, seed)
+        self = cls(objects, table, written)
+        self._join(_logs_of(objects, table))
+        self.end = self._position()
+        if self.end > written.end:
+            raise LogBehindTable(objects.url, self.end, written.end)
+        self._load_counters()
+        return self
+
+    def begin(self) -> RangeWriter:
+        """A writer of the next range. One that is not finished and committed counts for nothing."""
+        self.abandon()
+        self._writer = RangeWriter(self._objects, self._counters, self.end)
+        return self._writer
+
+    def abandon(self) -> None:
+        """Delete what the unfinished range has left, as far as storage answers."""
+        self._counters.forget()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            try:
+                self._objects.delete(writer.paths)
+            except TierError as error:
+                log.info("files of a range that is written anew stay until the table is vacuumed: %s", error)
+
+    def commit(self, written: WrittenRange) -> None:
+        """Make the files of a range part of the table, once.
+
+        Raises RangeTaken if another process has written from here on, another TierError if storage fails: whether the
+        range is committed is then unknown, and the same call says it once storage answers.
+        """
+        self._objects.settle(written.paths)
+        self._commit_lost(written)
+        for _ in range(MOST_COLLISIONS):
+            if self._is_committed(written):
+                break
+            with self._objects.failures(self._objects.url), suppress(CommitFailedError):
+                # Another commit was in front of it, or the answer to this one was lost: look again.
+                self._put(written)
+        else:
+            raise StorageUnreachable(self._objects.url, f"other commits were quicker {MOST_COLLISIONS} times")
+        self._objects.settle([f"_delta_log/{self._table.version():020}.json"])
+        self._writer = None
+        self.end = written.end
+        self._counted += self._counters.settle()
+        self._commits += 1
+        self._snapshot_in_time()
+
+    def _is_committed(self, written: WrittenRange) -> bool:
+        """Look at the newest state. Raises RangeTaken, AnotherStoresTable."""
+        with self._objects.failures(self._objects.url):
+            self._table.update_incremental()
+        logs = _logs_of(self._objects, self._table)
+        if next(reversed(logs)) != self._log.identity:
+            raise AnotherStoresTable(self._objects.url, next(reversed(logs)), self._log.identity)
+        end = self._position()
+        if end == written.end and self._table.transaction_version(_WRITER) == written.token:
+            return True
+        if end != written.start:
+            raise RangeTaken(self._objects.url, written.start, end)
+        return False
+
+    def _put(self, written: WrittenRange) -> None:
+        adds: list[AddAction | RemoveAction] = [
+            AddAction(file.path, file.size_bytes, {"day": str(file.day)}, file.times_ms[1], True, file.stats)
+            for file in written.files
+        ]
+        transactions = [Transaction(self._log.identity, written.end), Transaction(_WRITER, written.token)]
+        properties = CommitProperties(max_commit_retries=0, app_transactions=transactions)
+        self._table.create_write_transaction(adds, "append", self._schema, _PARTITION, commit_properties=properties)
+
+    def _position(self) -> int:
+        """Where the history of this log ends in the table, as it was seen last."""
+        position = self._table.transaction_version(self._log.identity)
+        if position is None:
+            raise NotOurTable(self._objects.url, f"the table does not say how far it has log {self._log.identity}")
+        return position
+
+    # --- whose table it is
+
+    def _join(self, logs: dict[str, int]) -> None:
+        """See that this log is the one that writes, or becomes it. Raises AnotherStoresTable, LogBehindTable."""
+        newest, ours = next(reversed(logs)), self._log
+        if newest == ours.identity:
+            return
+        if not ours.follows or ours.follows not in logs or ours.identity in logs:
+            raise AnotherStoresTable(self._objects.url, newest, ours.identity)
+        end = self._table.transaction_version(newest) or 0
+        if ours.first < end:
+            raise LogBehindTable(self._objects.url, end, ours.first)
+        logs = {**logs, ours.identity: ours.first}
+        properties = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(ours.identity, ours.first)])
+        with self._objects.failures(self._objects.url):
+            self._table.alter.set_table_properties(
+                {_LOGS: _listed(logs)}, raise_if_not_exists=False, commit_properties=properties
+            )
+            self._table.update_incremental()
+
+    # --- ranges that were lost
+
+    def _commit_lost(self, written: WrittenRange) -> None:
+        """Put down the lost ranges before the range itself: a kill between them leaves rows that are right already."""
+        if not written.lost:
+            return
+        place = f"{self._objects.delta_url}/{LOST_FOLDER}"
+        with self._objects.failures(LOST_FOLDER):
+            known = -1
+            try:
+                table = DeltaTable(place, storage_options=self._objects.options)
+                known = table.transaction_version(self._log.identity) or 0
+            except TableNotFoundError:
+                pass
+            new = [(max(start, known), end) for start, end in written.lost if end > known]
+            if not new:
+                return
+            rows = pa.table(
+                [[start for start, _ in new], [end for _, end in new], [self._log.identity] * len(new)],
+                schema=_LOST_SCHEMA,
+            )
+            properties = CommitProperties(
+                max_commit_retries=0, app_transactions=[Transaction(self._log.identity, written.end)]
+            )
+            write_deltalake(
+                place, rows, mode="append", storage_options=self._objects.options, commit_properties=properties
+            )
+
+    # --- counters
+
+    def _snapshot_in_time(self) -> None:
+        """Put the counters down, before what a start reads besides them is more than they are."""
+        if self._commits >= COMMITS_PER_SNAPSHOT or self._counted >= max(MOST_RECENT, len(self._counters)):
+            try:
+                self._objects.put(_snapshot_name(self.end, self._log.identity), self._counters.snapshot())
+                old = self._snapshots()[:-2]
+                self._objects.delete(old)
+            except TierError as error:
+                log.warning("the counters of queue_offset are put down later: %s", error)
+            else:
+                self._commits = self._counted = 0
+
+    def _snapshots(self) -> list[str]:
+        """Names of the counters' snapshots of this table, oldest first."""
+        logs = _logs_of(self._objects, self._table)
+        names = self._objects.names(COUNTERS_FOLDER)
+        return [name for name in names if name.removesuffix(".arrow").rpartition("-")[2] in logs]
+
+    def _load_counters(self) -> None:
+        """The newest snapshot, and the indexes of what was committed since then."""
+        snapshots = self._snapshots()
+        since = 0
+        if snapshots:
+            name = snapshots[-1]
+            since = int(name.rpartition("/")[2].partition("-")[0])
+            try:
+                self._counters = QueueCounters.load(self._objects.get(name))
+            except pa.ArrowInvalid as error:
+                raise ObjectMissing(f"{self._objects.url}/{name}", f"it is damaged: {error}") from error
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        if not len(actions):
+            return
+        for path, last in zip(actions["path"].to_pylist(), actions["max.log_offset"].to_pylist(), strict=True):
+            if last is None or last >= since:
+                self._count_index(index_of(path))
+                self._commits += 1
+
+    def _count_index(self, name: str) -> None:
+        for group in read_index(self._objects.get(name)):
+            for column, field, suffix in (("topics", "topic", b""), ("levels", "level", b"/#")):
+                of = group[column].values
+                names = [each + suffix for each in of.field(field).to_pylist()]
+                nexts = of.field("first_queue_offset").to_numpy() + of.field("count").to_numpy()
+                self._counters.raise_to(names, nexts)
+                self._counted += len(names)
+
+
+def _opened(objects: ObjectFolder) -> DeltaTable | None:
+    with objects.failures(objects.url):
+        try:
+            return DeltaTable(objects.delta_url, storage_options=objects.options)
+        except TableNotFoundError:
+            return None
+
+
+def _made(objects: ObjectFolder, written: WrittenLog, seed: Iterable[tuple[bytes, int]]) -> DeltaTable:
+    if not objects.is_empty():
+        raise NotOurTable(objects.url, "there is something that is not a table of Penstock")
+    queues = dict(seed)
+    if queues:
+        counters = QueueCounters()
+        counters.raise_to(queues.keys(), queues.values())
+        objects.put(_snapshot_name(written.first, written.identity), counters.snapshot())
+    properties = CommitProperties(app_transactions=[Transaction(written.identity, written.first)])
+    with objects.failures(objects.url):
+        table = DeltaTable.create(
+            objects.delta_url,
+            Schema.from_arrow(TABLE_SCHEMA),
+            partition_by=_PARTITION,
+            name="penstock",
+            description="The messages of a Penstock store (docs/tier.md)",
+            configuration={_FORMAT: str(FORMAT), _LOGS: _listed({written.identity: written.first})},
+            storage_options=objects.options,
+            commit_properties=properties,
+            raise_if_key_not_exists=False,
+        )
+    objects.settle([f"_delta_log/{0:020}.json"])
+    return table
+
+
+def _logs_of(objects: ObjectFolder, table: DeltaTable) -> dict[str, int]:
+    """The logs that wrote a table, oldest first, with their first log_offset. Raises NotOurTable, TableTooNew."""
+    properties = table.metadata().configuration
+    stated, logs = properties.get(_FORMAT), properties.get(_LOGS)
+    if not stated or not logs:
+        raise NotOurTable(objects.url, "there is a table of something else")
+    if int(stated) > FORMAT:
+        raise TableTooNew(objects.url, f"format {stated}, this version knows {FORMAT}")
+    return {name: int(first) for name, _, first in (each.partition(":") for each in logs.split())}
+
+
+def _listed(logs: dict[str, int]) -> str:
+    return " ".join(f"{identity}:{first}" for identity, first in logs.items())
+
+
+def _snapshot_name(end: int, identity: str) -> str:
+    return f"{COUNTERS_FOLDER}/{end:020}-{identity}.arrow"

@@ -1,0 +1,49 @@
+"""Where a table of these tests lies: in a folder, or in a bucket of an S3 server with conditional writes (moto)."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+
+from tests.support.server_process import ROOT
+from tests.tier.places import BUCKET, TablePlace, s3_options
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    command = [sys.executable, "-m", "tests.tier.s3_server"]
+    server = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        endpoint = server.stdout.readline().strip()
+        make_bucket(s3_options(endpoint))
+        yield endpoint
+    finally:
+        server.stdin.close()
+        server.wait(10)
+        server.stdout.close()
+
+
+def make_bucket(options: dict[str, str]) -> None:
+    client = boto3.client(
+        "s3",
+        endpoint_url=options["aws_endpoint"],
+        aws_access_key_id=options["aws_access_key_id"],
+        aws_secret_access_key=options["aws_secret_access_key"],
+        region_name=options["aws_region"],
+    )
+    client.create_bucket(Bucket=BUCKET)
+    client.close()
+
+
+@pytest.fixture(params=["folder", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> TablePlace:
+    """A place where nothing is yet."""
+    if request.param == "folder":
+        return TablePlace(str(tmp_path / "fleet"), {})
+    endpoint = request.getfixturevalue("s3_endpoint")
+    return TablePlace(f"s3://{BUCKET}/{tmp_path.parent.name}/{tmp_path.name}", s3_options(endpoint))

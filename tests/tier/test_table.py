@@ -1,0 +1,310 @@
+"""The table has each message of the log once, whoever writes it and whatever was written before."""
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from penstock.tier.errors import (
+    AnotherStoresTable,
+    BadTierUrl,
+    LogBehindTable,
+    NotOurTable,
+    ObjectMissing,
+    RangeTaken,
+    StorageRefuses,
+    StorageUnreachable,
+    TableTooNew,
+)
+from penstock.tier.files import RangeWriter, index_of, read_index
+from penstock.tier.objects import ObjectFolder
+from penstock.tier.table import TABLE_SCHEMA, TierTable, WrittenLog
+from store.records._records import RecordBatch
+from store.records.records import RecordType
+from tests.tier.logs import FIRST, NOON_MS, SECOND, START, fnv1a, pieces, plain_rows, stamped
+from tests.tier.places import BUCKET, TablePlace, s3_options
+
+Piece = tuple[int, bytes]
+FAR = 1 << 40
+
+
+def the_log(end: int = FAR, identity: str = FIRST, first: int = START, follows: str = "") -> WrittenLog:
+    return WrittenLog(identity, first, end, follows)
+
+
+def opened(place: TablePlace, written: WrittenLog | None = None, seed: Iterable[tuple[bytes, int]] = ()) -> TierTable:
+    return TierTable.open(ObjectFolder(place.url, place.options), written or the_log(), seed)
+
+
+def filled(writer: RangeWriter, log: Iterable[Piece]) -> RangeWriter:
+    for at, data in log:
+        writer.add(data, at)
+    return writer
+
+
+def write(table: TierTable, log: Iterable[Piece]) -> None:
+    table.commit(filled(table.begin(), log).finish())
+
+
+def rows(place: TablePlace) -> list[dict[str, Any]]:
+    found = DeltaTable(place.url, storage_options=place.options).to_pyarrow_table().sort_by("log_offset")
+    assert set(found.schema.names) == set(TABLE_SCHEMA.names)
+    listed: list[dict[str, Any]] = found.select(TABLE_SCHEMA.names).to_pylist()
+    return listed
+
+
+def test_the_rows_are_those_of_the_log(place: TablePlace) -> None:
+    log = pieces(1, 6)
+    table = opened(place)
+    write(table, log[:2])
+    write(table, log[2:5])
+    write(table, log[5:])
+    assert rows(place) == list(plain_rows(log))
+    assert table.end == log[-1][0] + len(log[-1][1])
+
+
+def test_counting_goes_on_after_a_start_with_and_without_a_snapshot(
+    place: TablePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = pieces(2, 6)
+    write(opened(place), log[:2])
+    monkeypatch.setattr("penstock.tier.table.COMMITS_PER_SNAPSHOT", 2)
+    write(opened(place), log[2:3])  # with a snapshot
+    names = ObjectFolder(place.url, place.options).names("_penstock/counters")
+    assert len(names) == 1
+    monkeypatch.setattr("penstock.tier.table.COMMITS_PER_SNAPSHOT", 100)
+    write(opened(place), log[3:5])
+    write(opened(place), log[5:])
+    assert rows(place) == list(plain_rows(log))
+
+
+def test_a_table_that_begins_late_counts_from_what_it_is_told(place: TablePlace) -> None:
+    table = opened(place, seed=[(b"line/1/temp", 70), (b"line/#", 700)])
+    log = pieces(3, 1)
+    write(table, log)
+    found = [row["queue_offset"] for row in rows(place) if row["topic"] == "line/1/temp"]
+    assert found == list(range(70, 70 + len(found)))
+    (file,) = DeltaTable(place.url, storage_options=place.options).get_add_actions(flatten=True)["path"].to_pylist()
+    (index,) = read_index(ObjectFolder(place.url, place.options).get(index_of(file)))
+    levels = {each["level"]: each for each in index["levels"][0].as_py()}
+    assert levels[b"line"]["first_queue_offset"] == 700
+    assert levels[b"$ns:acme"]["first_queue_offset"] == 0
+
+
+def test_the_index_says_where_each_topic_is(place: TablePlace) -> None:
+    log = pieces(4, 6)
+    write(opened(place), log)
+    objects = ObjectFolder(place.url, place.options)
+    expected = list(plain_rows(log))
+    found = 0
+    for path in pa.table(DeltaTable(place.url, storage_options=place.options).get_add_actions())["path"].to_pylist():
+        data = pa.parquet.ParquetFile(pa.BufferReader(objects.get(path)))
+        for number, group in enumerate(read_index(objects.get(index_of(path)))):
+            part = data.read_row_group(number).to_pylist()
+            assert group["rows"][0].as_py() == len(part)
+            in_group = [
+                row for row in expected if group["start"][0].as_py() <= row["log_offset"] < group["end"][0].as_py()
+            ]
+            assert len(in_group) == len(part)
+            topics = group["topics"][0].as_py()
+            assert [each["topic"] for each in topics] == sorted(each["topic"] for each in topics)
+            for each in topics:
+                these = part[each["first_row"] : each["first_row"] + each["count"]]
+                first = each["first_queue_offset"]
+                assert [row["queue_offset"] for row in these] == list(range(first, first + each["count"]))
+                assert len({(row["namespace"], row["topic"]) for row in these}) == 1
+                found += len(these)
+            keys = {row["key"].encode() for row in part if row["key"] is not None}
+            assert group["keys"][0].as_py() == sorted(map(fnv1a, keys))
+    assert found == len(expected)
+
+
+def test_an_older_range_is_refused(place: TablePlace) -> None:
+    log = pieces(5, 3)
+    table = opened(place)
+    again = filled(opened(place).begin(), log[:1]).finish()
+    write(table, log[:2])
+    late = opened(place)
+    with pytest.raises(RangeTaken, match="stop one of them"):
+        late.commit(again)
+    assert rows(place) == list(plain_rows(log[:2]))
+
+
+def test_of_two_writers_of_a_range_one_wins(place: TablePlace) -> None:
+    log = pieces(6, 4)
+    one, other = opened(place), opened(place)
+    ranges = [filled(one.begin(), log[:2]).finish(), filled(other.begin(), log[:3]).finish()]
+    one.commit(ranges[0])
+    with pytest.raises(RangeTaken):
+        other.commit(ranges[1])
+    other.abandon()
+    write(one, log[2:])
+    assert rows(place) == list(plain_rows(log))
+    files = ObjectFolder(place.url, place.options).names("day=2026-11-25")
+    assert len(files) == 2, "the loser's file is gone"
+
+
+def test_a_commit_whose_answer_was_lost_is_not_made_again(place: TablePlace) -> None:
+    log = pieces(7, 2)
+    table = opened(place)
+    written = filled(table.begin(), log[:1]).finish()
+    table.commit(written)
+    table.commit(written)
+    write(table, log[1:])
+    assert rows(place) == list(plain_rows(log))
+
+
+def test_a_commit_goes_on_behind_one_of_somebody_else(place: TablePlace) -> None:
+    log = pieces(8, 2)
+    table = opened(place)
+    written = filled(table.begin(), log).finish()
+    DeltaTable(place.url, storage_options=place.options).alter.set_table_description("a fleet")
+    table.commit(written)
+    assert rows(place) == list(plain_rows(log))
+
+
+def test_an_unfinished_range_leaves_nothing(place: TablePlace) -> None:
+    log = pieces(9, 3)
+    table = opened(place)
+    filled(table.begin(), log).finish()
+    write(table, log)  # begins anew
+    assert rows(place) == list(plain_rows(log))
+    objects = ObjectFolder(place.url, place.options)
+    assert len(objects.names("_penstock/index")) == len(
+        objects.names("day=2026-11-25") + objects.names("day=2026-11-26")
+    )
+
+
+def test_a_piece_that_is_not_the_next_one_is_refused(place: TablePlace) -> None:
+    log = pieces(10, 3)
+    writer = opened(place).begin()
+    writer.add(log[0][1], log[0][0])
+    with pytest.raises(ValueError, match="range ends at"):
+        writer.add(log[2][1], log[2][0])
+
+
+def test_lost_ranges_have_a_table(place: TablePlace) -> None:
+    batch = RecordBatch()
+    for _ in range(2):
+        batch.append(RecordType.GAP, bytes(104))
+    gaps = stamped(batch, START, NOON_MS)
+    behind = pieces(11, 1, start=START + len(gaps))
+    table = opened(place)
+    writer = table.begin()
+    writer.add(gaps, START)
+    filled(writer, behind)
+    end = writer.end
+    writer.lose(end + 4096)
+    table.commit(writer.finish())
+    more = pieces(12, 1, start=end + 4096)
+    write(table, more)
+    assert rows(place) == list(plain_rows([*behind, *more]))
+    lost = DeltaTable(f"{place.url}/_penstock/lost", storage_options=place.options).to_pyarrow_table().to_pylist()
+    assert sorted((each["log_offset"], each["until"]) for each in lost) == [
+        (START, START + len(gaps)),
+        (end, end + 4096),
+    ]
+    assert {each["log"] for each in lost} == {FIRST}
+
+
+# --- whose table it is
+
+
+def test_a_restored_log_goes_on_behind_the_table(place: TablePlace) -> None:
+    log = pieces(13, 2)
+    table = opened(place)
+    write(table, log)
+    leap = table.end + 1_000_000
+    with pytest.raises(LogBehindTable):
+        opened(place, the_log(identity=SECOND, first=START, follows=FIRST))
+    restored = opened(place, the_log(identity=SECOND, first=leap, follows=FIRST))
+    more = pieces(14, 1, start=leap)
+    written = filled(table.begin(), pieces(14, 1, start=table.end)).finish()
+    write(restored, more)
+    assert [row["log_offset"] for row in rows(place)] == [row["log_offset"] for row in plain_rows([*log, *more])]
+    assert rows(place) == list(plain_rows([*log, *more])), "counting goes on"
+    with pytest.raises(AnotherStoresTable):
+        table.commit(written)
+    with pytest.raises(AnotherStoresTable):
+        opened(place)
+    write(opened(place, the_log(identity=SECOND, first=leap)), pieces(15, 1, start=restored.end))
+
+
+def test_an_older_copy_of_the_log_is_refused(place: TablePlace) -> None:
+    table = opened(place)
+    write(table, pieces(16, 2))
+    with pytest.raises(LogBehindTable, match="penstock store restore"):
+        opened(place, the_log(end=table.end - 8))
+
+
+def test_the_table_of_another_store_is_refused(place: TablePlace) -> None:
+    opened(place)
+    with pytest.raises(AnotherStoresTable, match="a place of its own"):
+        opened(place, the_log(identity=SECOND))
+
+
+def test_what_is_no_table_of_ours_is_refused(place: TablePlace) -> None:
+    ObjectFolder(place.url, place.options).put("holiday.jpg", b"a beach")
+    with pytest.raises(NotOurTable, match="an empty place"):
+        opened(place)
+
+
+def test_a_table_of_something_else_is_refused(place: TablePlace) -> None:
+    write_deltalake(place.url, pa.table({"x": [1]}), storage_options=place.options)
+    with pytest.raises(NotOurTable, match="something else"):
+        opened(place)
+
+
+def test_a_newer_table_is_refused(place: TablePlace) -> None:
+    opened(place)
+    table = DeltaTable(place.url, storage_options=place.options)
+    table.alter.set_table_properties({"penstock.format": "2"}, raise_if_not_exists=False)
+    with pytest.raises(TableTooNew, match="format 2"):
+        opened(place)
+
+
+def test_an_index_that_is_gone_is_named(place: TablePlace) -> None:
+    write(opened(place), pieces(17, 1))
+    objects = ObjectFolder(place.url, place.options)
+    (name,) = objects.names("_penstock/index")
+    objects.delete([name])
+    with pytest.raises(ObjectMissing, match=name):
+        opened(place)
+
+
+@pytest.mark.parametrize("url", ["s4://fleet/x", "ftp://fleet"])
+def test_a_wrong_url_is_named(url: str) -> None:
+    with pytest.raises(BadTierUrl, match=r"tier\.url wants"):
+        ObjectFolder(url)
+
+
+def test_a_bucket_that_is_not_there_is_named(s3_endpoint: str) -> None:
+    with pytest.raises(ObjectMissing, match="make the bucket"):
+        opened(TablePlace("s3://nobody-made-it/fleet", s3_options(s3_endpoint)))
+
+
+def test_storage_that_does_not_answer_is_named(free_port: int) -> None:
+    options = {**s3_options(f"http://127.0.0.1:{free_port}"), "max_retries": "0"}
+    with pytest.raises(StorageUnreachable, match="it is tried again") as failed:
+        opened(TablePlace("s3://fleet/x", options))
+    assert "\n" not in str(failed.value)
+
+
+def test_a_key_without_rights_is_named(s3_endpoint: str) -> None:
+    def judge_after(requests: str) -> None:
+        urlopen(
+            Request(
+                f"{s3_endpoint}/moto-api/reset-auth", requests.encode(), {"Content-Type": "text/plain"}, method="POST"
+            ),
+            timeout=10,
+        ).close()
+
+    judge_after("0")
+    try:
+        with pytest.raises(StorageRefuses, match="give this process the rights"):
+            opened(TablePlace(f"s3://{BUCKET}/no-rights", s3_options(s3_endpoint)))
+    finally:
+        judge_after("inf")
