@@ -50,18 +50,31 @@ class StoreClient:
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        self._link.close("done")
+        self.close()
 
     @property
     def version(self) -> int:
         """Of the wire that the store speaks."""
         return self._link.welcome.version
 
+    @property
+    def log_identity(self) -> bytes:
+        """Of the store's log; empty: it does not say."""
+        return self._link.welcome.log_identity
+
+    def close(self) -> None:
+        self._link.close("done")
+
     def call(self, request: WireMessage, kind: type[M]) -> M:
         """Ask, and wait for the answer."""
+        return self.ask(request, kind)[0]
+
+    def ask(self, request: WireMessage, kind: type[M]) -> tuple[M, memoryview]:
+        """As call(); with the records that follow the answer."""
         try:
             self._link.send(request, 1)
-            return ERRORS.checked(self._link.receive().message, kind)
+            frame = self._link.receive()
+            return ERRORS.checked(frame.message, kind), frame.records
         except (StoreAway, WireError) as error:
             self._failed(error)
 

@@ -120,6 +120,12 @@ def topology() -> str:
 
 
 @pytest.fixture
+def seed() -> int:
+    """Every random choice of a test comes from it; PENSTOCK_CRASH_SEED=17 repeats or varies a run."""
+    return int(os.environ.get("PENSTOCK_CRASH_SEED", "1"))
+
+
+@pytest.fixture
 def penstock_server(tmp_path: Path, topology: str) -> Iterator[ServerFactory]:
     """Starts servers on folders and ports of their own; they are killed at the end of the test.
 

@@ -79,6 +79,7 @@ class LogReaders:
         )
         if is_news:
             self._append(change)
+        log.hurry()  # the reader waits for what is not on the disk
         if state is None:
             self._audit.note(AuditEvent.READER, reason=f"{name} holds the log from log_offset {log_offset} on")
         found = self._states.get(name)

@@ -33,8 +33,8 @@ PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the set
 
 
 def collect_when_ready() -> None:
-    """Do without garbage collections until `tune_garbage_collection()` makes one: imports would start 130 of them, which
-    take 5 to 10 % of a start.
+    """Do without garbage collections until `tune_garbage_collection()` makes one: imports would start 130 of them,
+    which take 5 to 10 % of a start.
     """
     gc.disable()
 

@@ -28,6 +28,7 @@ TITLES = {
     "audit": "[audit]",
     "tracing": "[tracing]",
     "console": "[console]",
+    "tier": "[tier]",
 }
 UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 

@@ -5,7 +5,7 @@ accepts, `--print-config` and docs/settings.md all come from here.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
@@ -20,6 +20,7 @@ from notify.events.urls import without_credentials
 from notify.settings import NotifySettings, WireSettings
 from penstock.config.audit_settings import AuditSettings
 from penstock.config.console_settings import ConsoleSettings
+from penstock.config.tier_settings import TierSettings
 from penstock.config.tracing_settings import TracingSettings
 from store.settings import StoreSettings
 
@@ -35,6 +36,7 @@ class Settings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     tracing: TracingSettings = field(default_factory=TracingSettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
+    tier: TierSettings = field(default_factory=TierSettings)
     admin: str | None = field(
         default=None,
         metadata={
@@ -186,6 +188,11 @@ def _default(leaf: Field[Any]) -> object:
     return leaf.default
 
 
+SECTIONS: dict[str, Callable[..., Any]] = {
+    name: section
+    for name, section in get_type_hints(Settings).items()
+    if isinstance(section, type) and is_dataclass(section)
+}
 SETTINGS: dict[str, Setting] = {setting.path: setting for setting in _leaves(Settings)}
 
 
@@ -196,26 +203,11 @@ def section_of(path: str) -> str:
 
 def build(values: Mapping[str, object]) -> Settings:
     """The tree with these values, by path, in place of its defaults."""
-    sections: dict[str, dict[str, Any]] = {
-        "store": {},
-        "wire": {},
-        "notify": {},
-        "gateway": {},
-        "auth": {},
-        "quota": {},
-        "audit": {},
-        "tracing": {},
-        "console": {},
-        "": {},
-    }
+    sections: dict[str, dict[str, Any]] = {name: {} for name in (*SECTIONS, "")}
     for path, value in values.items():
         sections[section_of(path)][path.rpartition(".")[2]] = value
-    store, wire = StoreSettings(**sections["store"]), WireSettings(**sections["wire"])
-    notify, gateway = NotifySettings(**sections["notify"]), GatewaySettings(**sections["gateway"])
-    auth, quota = AuthSettings(**sections["auth"]), QuotaSettings(**sections["quota"])
-    audit, tracing = AuditSettings(**sections["audit"]), TracingSettings(**sections["tracing"])
-    console = ConsoleSettings(**sections["console"])
-    return Settings(store, wire, notify, gateway, auth, quota, audit, tracing, console, **sections[""])
+    parts = {name: section(**sections[name]) for name, section in SECTIONS.items()}
+    return Settings(**parts, **sections[""])
 
 
 def value_of(settings: Settings, path: str) -> object:

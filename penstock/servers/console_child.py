@@ -64,11 +64,11 @@ class ConsoleChild(Child):
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """The settings of the console as environment variables; none of them is a secret."""
+    """The settings of the console and of the tier as environment variables; none of them is a secret."""
     found: dict[str, str] = {}
     for path, setting in SETTINGS.items():
         value = value_of(settings, path)
-        if (path.startswith(("console.", "log_")) or path in RATES | NAMES) and value is not None:
+        if (path.startswith(("console.", "tier.", "log_")) or path in RATES | NAMES) and value is not None:
             found[setting.environment_names[-1]] = _text(value)
     return found
 

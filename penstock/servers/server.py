@@ -26,6 +26,7 @@ from penstock.servers.listeners import Listeners, check_exposed, open_gateway_ad
 from penstock.servers.process import DRAIN_S, Stop, heed_hangup, listen_in_data_folder, run, tune_garbage_collection
 from penstock.servers.starting import Starting
 from penstock.servers.store_users import StoreUsers
+from penstock.servers.tier_child import start_tier
 from penstock.servers.user_limits import quotas_of
 from penstock.tracing.opening import check_tracing, open_tracing
 from store.version import VERSION
@@ -103,6 +104,7 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
         starting.is_over()
         listeners.say_ready(data=settings.store.data)
         await start_console(settings, closing, stop)
+        await start_tier(settings, closing, stop)
         await stop.tick(tick)
 
 

@@ -39,6 +39,7 @@ from penstock.servers.process import (
 )
 from penstock.servers.starting import Starting
 from penstock.servers.store_users import StoreUsers
+from penstock.servers.tier_child import start_tier
 from penstock.servers.user_limits import quotas_of
 from penstock.tracing.opening import check_tracing, open_tracing
 from store.version import VERSION
@@ -116,6 +117,7 @@ async def _serve(
         )
         starting.is_over()
         announce("ready", url, data=settings.store.data)
+        await start_tier(settings, closing, stop)
 
         def tick() -> None:
             serving.tick()

@@ -141,6 +141,13 @@ class RangeWriter:
         """Whether it should be finished, as it has messages of many queues, which are counted in memory."""
         return self._counters.taken >= MOST_QUEUES
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is a message in the range so far, or a lost range. Looks through what is not written yet."""
+        if self._open or self._written or self._lost:
+            return True
+        return len(Messages.find(self._buffer[: self._size], self.end - self._size)) > 0 if self._size else False
+
     def add(self, data: bytes | memoryview | NDArray[np.uint8], log_offset: int) -> None:
         """The next piece of the log: whole verified records, of at most 16 MB, or a single one that is larger.
 

@@ -335,6 +335,7 @@ _STORE = frozenset((Role.STORE,))
 _GATEWAY = frozenset((Role.GATEWAY,))
 _CLIENT = frozenset((Role.CLIENT,))
 _OPERATOR = frozenset((Role.OPERATOR,))
+_READERS = frozenset((Role.CLIENT, Role.OPERATOR))
 _BOTH = frozenset((Role.GATEWAY, Role.CLIENT))
 _PEERS = frozenset((Role.GATEWAY, Role.CLIENT, Role.OPERATOR))
 _ALL = frozenset(Role)
@@ -422,16 +423,16 @@ KINDS = (
     Kind(90, of_rights.ReadableFiltersTold, _STORE, asked=True),
     Kind(96, of_log.Segments, _CLIENT, asked=True),
     Kind(97, of_log.SegmentsFound, _STORE, asked=True),
-    Kind(98, of_log.ReadLog, _CLIENT, asked=True),
+    Kind(98, of_log.ReadLog, _READERS, asked=True),
     Kind(99, of_log.LogRead, _STORE, asked=True, records=True),
     Kind(100, of_log.SeekLog, _CLIENT, asked=True),
-    Kind(101, of_log.QueueOffsets, _CLIENT, asked=True),
+    Kind(101, of_log.QueueOffsets, _READERS, asked=True),
     Kind(102, of_log.QueueOffsetsFound, _STORE, asked=True),
     Kind(103, of_log.ReaderAt, _CLIENT, asked=True),
     Kind(104, of_log.ReaderNoted, _STORE, asked=True),
-    Kind(105, of_log.Topics, _CLIENT, asked=True),
+    Kind(105, of_log.Topics, _READERS, asked=True),
     Kind(106, of_log.TopicsFound, _STORE, asked=True),
-    Kind(107, of_log.HoldLog, _CLIENT, asked=True),
+    Kind(107, of_log.HoldLog, _READERS, asked=True),
     Kind(108, of_log.LogHeld, _STORE, asked=True),
     Kind(112, of_operator.BansTold, _STORE),
     Kind(113, of_operator.Disconnect, _STORE),

@@ -1,7 +1,5 @@
 """Fixtures of the crash tests."""
 
-import os
-
 import pytest
 
 from tests.conftest import QUICK
@@ -15,12 +13,6 @@ SMALL = {
     "store.index_write_buffer_bytes": 65_536,
     "gateway.sys_interval_s": 0,
 }
-
-
-@pytest.fixture
-def seed() -> int:
-    """Every random choice of a test comes from it; PENSTOCK_CRASH_SEED=17 repeats or varies a run."""
-    return int(os.environ.get("PENSTOCK_CRASH_SEED", "1"))
 
 
 @pytest.fixture

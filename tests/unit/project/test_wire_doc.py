@@ -34,6 +34,7 @@ SENDERS = {
     "client": {Role.CLIENT},
     "operator": {Role.OPERATOR},
     "gateway, client": {Role.GATEWAY, Role.CLIENT},
+    "client, operator": {Role.CLIENT, Role.OPERATOR},
     "gateway, store": {Role.GATEWAY, Role.STORE},
     "peer": {Role.GATEWAY, Role.CLIENT, Role.OPERATOR},
     "both": set(Role),

@@ -227,6 +227,7 @@ def test_every_setting_is_documented_and_allows_its_default() -> None:
         "audit",
         "tracing",
         "console",
+        "tier",
     }
     assert len(SETTINGS) > len(fields(Settings))
 

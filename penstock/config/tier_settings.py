@@ -1,0 +1,51 @@
+"""The settings of the cold tier: all history in one open table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TierSettings:
+    url: str = field(
+        default="",
+        metadata={
+            "doc": "Where the history goes, as one Delta table: a folder, or s3://BUCKET/PATH (gs, az), whose "
+            "credentials come from the environment (AWS_ACCESS_KEY_ID, ...). Empty: there is no tier. Needs "
+            "`pip install penstock[tier]`.",
+        },
+    )
+    commit_s: int = field(
+        default=30,
+        metadata={
+            "doc": "How long a message may wait until the table has it. Each commit makes a file.",
+            "at_least": 1,
+            "at_most": 86_400,
+        },
+    )
+    commit_bytes: int = field(
+        default=256 * MIB,
+        metadata={
+            "doc": "So many bytes of the log are committed at once, however young they are.",
+            "at_least": 1 * MIB,
+            "at_most": 4_096 * MIB,
+        },
+    )
+    most_behind_bytes: int = field(
+        default=0,
+        metadata={
+            "doc": "How far behind the tier may be for retention to wait for it; 0, or more than "
+            "store.most_behind_bytes: as far as that says.",
+            "at_least": 0,
+        },
+    )
+    when_behind: Literal["drop", "refuse"] = field(
+        default="drop",
+        metadata={
+            "doc": "What happens once it is further behind: drop, retention drops history that the table does not have "
+            "and never gets; refuse, the store takes no messages until the tier has caught up."
+        },
+    )

@@ -1,0 +1,154 @@
+"""Writes the log's history into the table, from where the table ends, and lets retention have what is written.
+
+The table alone decides how far the history has come. The dispatcher keeps nothing that must survive: after a kill, an
+outage or an error it looks where the table ends, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.errors import PenstockError
+from penstock.tier.errors import BadTierUrl
+from penstock.tier.files import RangeWriter
+from penstock.tier.objects import ObjectFolder
+from penstock.tier.store_log import StoreLog
+from penstock.tier.table import TierTable, WrittenLog
+
+log = logging.getLogger("penstock.tier")
+
+HURRY_S: Final = 2.0  # how often a log that is read to its end has to go to the disk
+POLL_S: Final = 0.5  # how often a log that is read to its end is asked again
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
+SAID_AGAIN_S: Final = 600.0  # an error that stays is told again after this
+LEAST_BYTES: Final = 16 << 20
+"""A range without a message is committed once it has so many bytes: the reader's own records are such."""
+PROGRESS_S: Final = 10.0
+
+
+@dataclass(frozen=True)
+class CommitRules:
+    """When a range is committed: so long after its first message, or once it has so many bytes of the log."""
+
+    after_s: float
+    at_bytes: int
+
+
+class Dispatcher:
+    """Owner of the way from the log to the table. run() is a thread's work."""
+
+    def __init__(self, open_log: Callable[[], StoreLog], objects: ObjectFolder, rules: CommitRules) -> None:
+        self._open_log = open_log
+        self._objects = objects
+        self._rules = rules
+        self._stopping = threading.Event()
+        self._said = ""
+        self._said_s = 0.0
+
+    def stop(self) -> None:
+        """Have run() return soon. What is not committed is written by the next start."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Go on until stop(), whatever fails. Raises BadTierUrl, and what is no PenstockError."""
+        pause_s = FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            began_s = time.monotonic()
+            try:
+                self._follow()
+            except BadTierUrl:
+                raise
+            except PenstockError as error:
+                self._say(str(error))
+            if time.monotonic() - began_s > LONGEST_PAUSE_S:
+                pause_s = FIRST_PAUSE_S
+            self._stopping.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _say(self, error: str) -> None:
+        now_s = time.monotonic()
+        if error != self._said or now_s - self._said_s > SAID_AGAIN_S:
+            self._said, self._said_s = error, now_s
+            log.error("%s; the log keeps what the table does not have", error)
+
+    def _follow(self) -> None:
+        """Connect to the store and to the table, and write until something fails."""
+        store = self._open_log()
+        try:
+            held = store.hold()
+            written = WrittenLog(store.identity, held.log_base, held.on_disk)
+            table = TierTable.open(self._objects, written, store.counted_before(held.log_base))
+            if held.log_offset != table.end:
+                store.hold(table.end)
+            log.info(
+                "writing to %s from log_offset %d on, %d bytes behind", self._objects.url, table.end,
+                held.on_disk - table.end,
+            )  # fmt: skip
+            progress = Progress(table.end)
+            try:
+                while self._write_range(store, table):
+                    store.hold(table.end)
+                    self._said = ""
+                    progress.tell(table.end)
+            finally:
+                table.abandon()
+        finally:
+            store.close()
+
+    def _write_range(self, store: StoreLog, table: TierTable) -> bool:
+        """Write and commit the next range. False: the process is to stop."""
+        writer = table.begin()
+        due_s: float | None = None
+        asked_s = time.monotonic()
+        while not self._stopping.is_set():
+            is_at_end = self._read_into(writer, store)
+            if is_at_end and time.monotonic() - asked_s > HURRY_S:
+                asked_s = time.monotonic()
+                store.hold()  # so that what is not on the disk gets there, whatever the flush policy
+            if due_s is None and writer.end > writer.start:
+                due_s = time.monotonic() + self._rules.after_s
+            size = writer.end - writer.start
+            is_due = due_s is not None and time.monotonic() >= due_s
+            if writer.is_full or size >= self._rules.at_bytes or (is_due and (writer.has_rows or size > LEAST_BYTES)):
+                table.commit(writer.finish())
+                return True
+            if is_due and not writer.has_rows:
+                due_s = None  # the next message counts anew
+            if is_at_end:
+                self._stopping.wait(POLL_S)
+        return False
+
+    def _read_into(self, writer: RangeWriter, store: StoreLog) -> bool:
+        """Add the next piece of the log. True if that was all that is on the disk."""
+        piece = store.read(writer.end)
+        if piece.base > writer.end:
+            log.error("log_offset %d to %d: retention has dropped it, the table never gets it", writer.end, piece.base)
+            writer.lose(piece.base)
+            return False
+        if not piece.data:
+            return True
+        if piece.log_offset > writer.end:
+            writer.skip(piece.log_offset)
+        writer.add(piece.data, piece.log_offset)
+        return writer.end >= piece.on_disk
+
+
+class Progress:
+    """Tells how far a long backfill is."""
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._told_s = self._began_s = time.monotonic()
+
+    def tell(self, end: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s >= PROGRESS_S:
+            self._told_s = now_s
+            rate = (end - self._start) / (now_s - self._began_s) / 1e6
+            log.debug("the table ends at log_offset %d, %.0f MB of the log a second since the start", end, rate)

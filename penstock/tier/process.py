@@ -1,0 +1,71 @@
+"""The tier as a process: it follows the log of a store, and ends with `penstock serve` if that started it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from functools import partial
+
+from notify.links.address import StoreAddress
+from penstock.config.credentials import tls_of_gateway, token_of_command
+from penstock.config.settings import Settings
+from penstock.errors import UsageError
+from penstock.servers.logs import announce
+from penstock.servers.process import Stop, run
+from penstock.tier.dispatcher import CommitRules, Dispatcher
+from penstock.tier.objects import ObjectFolder
+from penstock.tier.store_log import HeldLog, StoreLog
+from store.version import VERSION
+from store.wire.messages import Role
+
+log = logging.getLogger("penstock.tier")
+
+READER = "tier"
+"""The name under which it holds the log."""
+NICENESS = 10
+GRACE_S = 10.0
+
+
+def serve(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code."""
+    if not settings.tier.url:
+        raise UsageError("no place for the history; set tier.url, or give --url s3://BUCKET/PATH or a folder")
+    if settings.gateway.store is None:
+        raise UsageError("no store to connect to; give its address with --store tcp://HOST:PORT")
+    address = StoreAddress.parse(settings.gateway.store)
+    tls = tls_of_gateway(address, settings.gateway)
+    role, token = token_of_command(settings.wire, settings.gateway)
+    role = Role.OPERATOR if address.path else role  # operator.sock wants no token
+    tier = settings.tier
+    held = HeldLog(READER, tier.most_behind_bytes, tier.when_behind)
+    dispatcher = Dispatcher(
+        partial(StoreLog, address, token, tls, role, held),
+        ObjectFolder(tier.url, _options(os.environ)),
+        CommitRules(tier.commit_s, tier.commit_bytes),
+    )
+    return run(settings, lambda: _serve(dispatcher, tier.url, address.url))
+
+
+async def _serve(dispatcher: Dispatcher, url: str, store: str) -> None:
+    stop = Stop()
+    os.nice(NICENESS)
+    log.info("penstock %s tier starting, store=%s, url=%s", VERSION, store, url)
+    writing = asyncio.create_task(asyncio.to_thread(dispatcher.run))
+    announce("tier", url)
+    while not writing.done() and not await stop.or_tick():
+        pass
+    dispatcher.stop()
+    try:
+        await asyncio.wait_for(asyncio.shield(writing), GRACE_S)
+    except TimeoutError:
+        log.warning("storage does not answer; ending without it: what is not committed is written by the next start")
+        os._exit(0)
+    log.info("stopped")
+
+
+def _options(environ: Mapping[str, str]) -> dict[str, str]:
+    """Who names an endpoint that begins with http:// means it."""
+    endpoint = environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT") or ""
+    return {"allow_http": "true"} if endpoint.startswith("http://") else {}

@@ -1,0 +1,156 @@
+"""`penstock tier` beside a store: what was acknowledged is in the table or in the log, once, through kills of both."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from loadtest.chaos.part import Part
+from notify.links.address import StoreAddress
+from penstock.store_client import StoreClient
+from penstock.sync import Client
+from store.files.segment import segment_paths
+from store.wire.log_messages import HoldLog, LogHeld
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
+from tests.tier.places import TablePlace
+
+KILLS = 6
+SMALL = {
+    "store.segment_bytes": 262_144,
+    "store.retention_bytes": 262_144,
+    "store.retention_check_s": 1,
+    "store.flush_interval_ms": 20,
+    "gateway.maximum_packet_size_bytes": 65_536,
+}
+
+
+class Tier(Part):
+    """`penstock tier` on a store."""
+
+    says = "tier"
+
+    def __init__(self, log: Path, store: StoreProcess, place: TablePlace, **settings: object) -> None:
+        self.place = place
+        super().__init__(
+            log,
+            ["tier", "--store", store.url, "--url", place.url],
+            {"tier.commit_s": 1, **settings},
+            {name.upper(): text for name, text in place.options.items() if name.startswith("aws_")},
+            admin=False,
+        )
+
+    def rows(self) -> list[dict[str, object]]:
+        table = DeltaTable(self.place.url, storage_options=self.place.options)
+        found = table.to_pyarrow_table(columns=["topic", "payload", "log_offset", "queue_offset"]).to_pylist()
+        return sorted(found, key=lambda row: int(row["log_offset"]))
+
+    def has(self, rows: int) -> bool:
+        try:
+            return len(self.rows()) >= rows
+        except TableNotFoundError:
+            return False
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StoreProcess]:
+    store = StoreProcess(tmp_path, settings=SMALL)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def tier(tmp_path: Path, store: StoreProcess, place: TablePlace) -> Iterator[Tier]:
+    tier = Tier(tmp_path / "tier.log", store, place)
+    yield tier
+    tier.kill()
+
+
+def publish(store: StoreProcess, first: int, number: int, rng: random.Random) -> int:
+    """Acknowledged messages with numbers, to three topics in turn; the next number."""
+    with Client(store.url.replace("tcp://", "penstock://")) as client:
+        for i in range(first, first + number):
+            client.publish(f"line/{i % 3}", b"%06d" % i + rng.randbytes(3_000))
+    return first + number
+
+
+def test_each_acknowledged_message_is_in_the_table_once(store: StoreProcess, tier: Tier, seed: int) -> None:
+    rng = random.Random(seed)
+    sent = 0
+    for _ in range(KILLS):
+        sent = publish(store, sent, rng.randrange(20, 120), rng)
+        if rng.random() < 0.5:  # so that the kill comes at one moment or another of a commit
+            wait_until(partial(tier.has, sent - rng.randrange(20)))
+        part = rng.choice((store, tier))
+        part.kill()
+        part.start()
+    wait_until(lambda: tier.has(sent))
+    rows = tier.rows()
+    assert [int(row["payload"][:6]) for row in rows] == list(range(sent))  # type: ignore[index]
+    for topic in range(3):
+        places = [row["queue_offset"] for row in rows if row["topic"] == f"line/{topic}"]
+        assert places == list(range(len(places)))
+
+
+def test_retention_waits_for_the_table_and_goes_on_behind_it(
+    tmp_path: Path, store: StoreProcess, place: TablePlace, seed: int
+) -> None:
+    """A tier that is away holds the log; one that has caught up lets retention have it, and keeps what it drops."""
+    rng = random.Random(seed)
+    tier = Tier(tmp_path / "tier.log", store, place)
+    sent = publish(store, 0, 10, rng)
+    wait_until(lambda: tier.has(sent))
+    tier.kill()
+    sent = publish(store, sent, 400, rng)
+    assert oldest(store) == 0
+    tier.start()
+    wait_until(lambda: oldest(store) > 0)
+    wait_until(lambda: tier.has(sent))
+    assert [int(row["payload"][:6]) for row in tier.rows()] == list(range(sent))  # type: ignore[index]
+    tier.kill()
+
+
+def test_the_readers_own_records_make_no_commits(store: StoreProcess, tier: Tier, seed: int) -> None:
+    """An idle store's table stays as it is, however often the tier says where it is."""
+    rng = random.Random(seed)
+    sent = publish(store, 0, 5, rng)
+    wait_until(lambda: tier.has(sent))
+
+    def version() -> int:
+        return DeltaTable(tier.place.url, storage_options=tier.place.options).version()
+
+    before = version()
+    for number in range(3):
+        tier.kill()
+        with StoreClient(StoreAddress.parse(store.url), "", None) as client:
+            client.call(HoldLog("another", 64 * number), LogHeld)
+        tier.start()
+    sent = publish(store, sent, 1, rng)
+    wait_until(lambda: tier.has(sent))
+    assert version() == before + 1
+
+
+def test_it_says_what_is_missing(tmp_path: Path) -> None:
+    """Each in one line, which names the thing and the remedy."""
+    for arguments, text in (
+        ((), "set tier.url"),
+        (("--url", str(tmp_path / "t")), "give its address with --store"),
+        (("--url", "ftp://somewhere", "--store", "tcp://127.0.0.1:1"), "tier.url wants a folder"),
+    ):
+        command = [sys.executable, "-m", "penstock", "tier", *arguments]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert found.returncode != 0
+        assert text in found.stderr
+        assert found.stderr.count("\n") == 1
+
+
+def oldest(store: StoreProcess) -> int:
+    return int(min(path.stem for path in segment_paths(store.data / "log")))
