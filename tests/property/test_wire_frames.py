@@ -132,6 +132,10 @@ class Samples:
             self.of[role].append(frame)
 
 
+DRAWN_ONCE = pytest.mark.xdist_group("samples of wire frames")
+"""Not by each process that runs tests: drawing them takes most of their time."""
+
+
 @pytest.fixture(scope="module")
 def samples() -> Samples:
     samples = Samples()
@@ -182,6 +186,7 @@ def received(rng: random.Random, data: bytes, peer: Role, whole: bool) -> list[A
     return plain(frames)
 
 
+@DRAWN_ONCE
 @pytest.mark.parametrize("peer", Role)
 def test_broken_streams_end_in_a_wire_error(samples: Samples, peer: Role) -> None:
     rng = random.Random(peer)
@@ -202,6 +207,7 @@ def test_noise_ends_in_a_wire_error() -> None:
         received(rng, rng.choice((b"", head)) + rng.randbytes(size), rng.choice(list(Role)), whole=False)
 
 
+@DRAWN_ONCE
 def test_broken_handshakes_are_refused(samples: Samples) -> None:
     rng = random.Random(4)
     welcome = Welcome(1, "main", 0, MAX_FRAME_BYTES, MAX_FRAME_BYTES, 5000, [], 64)

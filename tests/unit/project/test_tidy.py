@@ -11,8 +11,11 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 from tests.support.server_process import ROOT
 
+pytestmark = pytest.mark.xdist_group("sources")  # all sources are read and parsed once, and not by each process
 FOLDERS = ("penstock", "gateway", "notify", "lightqueue", "store", "loadtest", "examples", "tests")
 FUNCTION_LINES, FUNCTION_MEDIAN_LINES = 70, 15
 FILE_LINES, FILE_MEDIAN_LINES = 520, 200
