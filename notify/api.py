@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 from lightqueue.queues._queues import Queue
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 from lightqueue.reading.following import Followed
-from notify.history import History
 from notify.limits import StoreBans, StoreQuotas
 from notify.owners import UNJUDGED, Claimant, ClaimDenied
 from store.errors import StoreError
 from store.records._records import RecordBatch, Records
+from store.records.records import lost_of, read_records
 from store.state.changes import GroupAdvanced
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey
@@ -26,6 +26,7 @@ from store.wire.pace_messages import Slow
 
 Told = BansTold | Disconnect | LoginsEnded | Slow
 """What a store tells gateways without a request."""
+HISTORY_PAGE_BYTES = 256 << 10
 
 
 class RetainedMessage(NamedTuple):
@@ -142,6 +143,54 @@ Placed = Callable[[int, int, int], None]
 
 -1: they are stored, but where is not known any more. Called before they count as safe.
 """
+
+
+# --- stored messages: any topic filter, in the order of the log, a page at a time
+
+
+class Past(NamedTuple):
+    """A message: where it is, and what it takes to decide how it is delivered."""
+
+    log_offset: int
+    qos: int
+    retain: bool
+    client_id: bytes
+    lost: int = 0  # messages that stood directly in front of it and are lost
+
+
+class Page(NamedTuple):
+    """Messages in the order of the log, and the log_offset to go on from; behind the last page that is `stop`."""
+
+    messages: list[Past]
+    next: int
+
+
+class SoughtPosition(NamedTuple):
+    """A log_offset; if that is not what was sought so far, the one to go on from."""
+
+    log_offset: int
+    found: bool
+
+
+class History(Protocol):
+    """See Store.history. Both give None where there is no answer: no such position, or the store has a fault."""
+
+    def seek(self, topic_filter: str, where: str, start: int, then: Callable[[SoughtPosition | None], None]) -> None:
+        """log_offset that `earliest`, `-1h` or an RFC 3339 time stands for; `start`: to go on from, 0 at first."""
+
+    def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
+        """Messages that match, from log_offset `start` on and before `stop`; perhaps none, with more behind."""
+
+
+def pasts_of(data: bytes) -> list[Past]:
+    """The messages that records hold."""
+    return [
+        Past(record.log_offset, record.qos, record.retain, bytes(record.client_id), lost_of(record))
+        for record in read_records(memoryview(data))
+    ]
+
+
+# --- what a store is asked
 
 
 class StoreStatus(Protocol):

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from gateway.auth.settings import AuthSettings
-from notify.events.urls import without_credentials
+from notify.links.address import without_credentials
 
 log = logging.getLogger("penstock.gateway")
 

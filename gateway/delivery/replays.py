@@ -13,7 +13,7 @@ from gateway.delivery.exchange import Exchange
 from gateway.mqtt.packets import Subscribe
 from gateway.sessions.core import Core
 from gateway.sessions.session import HeldMessage, HistoryReplay, Session
-from notify.history import Page, Past, SoughtPosition
+from notify.api import Page, Past, SoughtPosition
 
 FROM_PROPERTY = "penstock-from"
 WITHOUT_HISTORY = ("now", "latest")

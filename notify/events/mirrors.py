@@ -1,13 +1,16 @@
-"""Mirrors: queues of a store in another process that are followed here. No I/O."""
+"""Mirrors: queues of a store in another process that are followed here, and which to check with it next. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lightqueue.queues._queues import Queue
 from notify.events.lookup import Watched, queue_named
 from store.wire import messages as wire
+
+EVERY_S = 3.0  # a pass begins at least so long after the one before
+PAGE = 1_000  # queues in one question; at most one question in 50 ms, so 100,000 queues take 5 s
 
 
 @dataclass(slots=True, eq=False)
@@ -97,3 +100,41 @@ class Mirrors:
         self.refs.clear()
         self.by_queue.clear()
         self.watched.end_all()
+
+
+class Recheck:
+    """Chooses what to check next: passes over all followed queues, page by page, each after the answer to the last.
+
+    A connection loses no event unless it ends. So a check finds something only if a look-up table was wrong.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock`: monotonic seconds."""
+        self._clock = clock
+        self._next_s = clock() + EVERY_S
+        self._left: list[int] = []
+        self._is_asked = False
+
+    def page(self, refs: Iterable[int]) -> list[int]:
+        """The refs to ask about now; empty if it is not time. `refs`: all followed queues."""
+        if self._is_asked:
+            return []
+        if not self._left:
+            now_s = self._clock()
+            if now_s < self._next_s:
+                return []
+            self._next_s = now_s + EVERY_S
+            self._left = list(refs)
+        page = self._left[-PAGE:]
+        del self._left[-PAGE:]
+        self._is_asked = bool(page)
+        return page
+
+    def answered(self) -> None:
+        self._is_asked = False
+
+    def begin_anew(self) -> None:
+        """Begin again: the open question will not be answered, and the refs have changed."""
+        self._is_asked = False
+        self._next_s = self._clock()
+        self._left.clear()

@@ -1,8 +1,9 @@
-"""Where a store is, and who can reach an address."""
+"""Where a store is, who can reach an address; and URLs for people: without user, password and query."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -12,6 +13,9 @@ from store.wire.client.address import WireAddress
 SHAPE = "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH"
 PATTERN = r"(?:tcp|tls)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})|unix:///.+"
 """The form of an address, for people and for the settings."""
+CREDENTIALS = re.compile(r"^((?:[a-z]+:/+)?).*@", re.DOTALL)
+"""Up to the last `@`, so that a URL with a mistake, such as `redis:/user:pass/word@host`, shows no more."""
+QUERY = re.compile(r"\?.+$", re.DOTALL)
 
 
 class StoreAddressError(NotifyError):
@@ -43,3 +47,8 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def without_credentials(url: str) -> str:
+    """The URL without secrets; unchanged if it has none."""
+    return QUERY.sub("?***", CREDENTIALS.sub(r"\1***@", url))

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from lightqueue.errors import NoSuchPosition
 from lightqueue.message_store import MessageStore
 from lightqueue.queues.retained_search import find_retained, heads_found
-from notify.api import RetainedMessage, RetainedPage
-from notify.history import PAGE_BYTES, Page, SoughtPosition, pasts_of
+from notify.api import HISTORY_PAGE_BYTES, Page, RetainedMessage, RetainedPage, SoughtPosition, pasts_of
 from store.errors import StoreError
 
 PER_PAGE = 500  # some 2 ms, whether or not they match; a turn may take two
@@ -47,7 +46,7 @@ class RetainedPages:
 
 
 class LocalHistory:
-    """A History (notify.history) whose answers come at once."""
+    """A History (notify.api) whose answers come at once."""
 
     def __init__(self, messages: MessageStore) -> None:
         self._messages = messages
@@ -67,7 +66,9 @@ class LocalHistory:
 
         page: Page | None
         try:
-            found = scan(self._messages, ScanQuery(topic_filter, start, stop), PAGE_BYTES, PAGE_BYTES << 10)
+            found = scan(
+                self._messages, ScanQuery(topic_filter, start, stop), HISTORY_PAGE_BYTES, HISTORY_PAGE_BYTES << 10
+            )
             page = Page(pasts_of(found.records), found.next)
         except (NoSuchPosition, StoreError):
             page = None

@@ -14,13 +14,13 @@ from notify.api import (
     EVENTS,
     GatewayListener,
     GroupConsumer,
+    History,
     LeasedMessages,
     Placed,
     RecordsAt,
     RetainedPage,
     StoreStatus,
 )
-from notify.history import History
 from notify.limits import StoreBans
 from notify.local.claims import Answer
 from notify.local.group_consumer import open_consumer

@@ -9,8 +9,7 @@ from lightqueue.queues._queues import LIVE, Queue
 from lightqueue.queues.matching import any_of
 from lightqueue.reading.following import FROM_NOW, Followed
 from notify.api import EVENTS, NO_LISTENER, GatewayListener, RecordsAt, RetainedMessage, RetainedPage
-from notify.events.mirrors import Mirror, Mirrors
-from notify.events.recheck import Recheck
+from notify.events.mirrors import Mirror, Mirrors, Recheck
 from notify.remote.reads import PositionReads, RangeReads
 from store.records._records import Records
 from store.wire import messages as wire

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from lightqueue.queues._queues import Queue
-from notify.api import RecordsAt
-from notify.history import PAGE_BYTES, Page, SoughtPosition, pasts_of
+from notify.api import HISTORY_PAGE_BYTES, Page, RecordsAt, SoughtPosition, pasts_of
 from notify.remote.range_cache import RangeCache
 from notify.requests.reads import ANSWER_BYTES
 from store.records._records import Records, ranges_from, records_from, records_size
@@ -213,7 +212,7 @@ class PositionReads:
 
 
 class RemoteHistory:
-    """A History (notify.history) over the wire."""
+    """A History (notify.api) over the wire."""
 
     def __init__(self, ask: Callable[[WireMessage, Answered], object]) -> None:
         self._ask = ask
@@ -228,4 +227,4 @@ class RemoteHistory:
         def answered(answer: Outcome, frame: Frame) -> None:
             then(Page(pasts_of(bytes(frame.records)), answer.next) if isinstance(answer, wire.Scanned) else None)
 
-        self._ask(wire.Scan(topic_filter, start, stop, PAGE_BYTES), answered)
+        self._ask(wire.Scan(topic_filter, start, stop, HISTORY_PAGE_BYTES), answered)

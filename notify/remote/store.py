@@ -8,12 +8,12 @@ one; Appends bear numbers by which the store knows those that it has. Only when 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 import msgspec
 
-from notify.api import NO_LISTENER, GatewayListener, StoreStatus
-from notify.history import History
+from notify.api import NO_LISTENER, GatewayListener, History, StoreStatus
 from notify.local.questions import judged
 from notify.owners import UNJUDGED, Claimant, ClaimDenied
 from notify.remote.appends import RemoteAppends
@@ -21,7 +21,6 @@ from notify.remote.groups import OF_OLD_CONSUMERS, RemoteGroups
 from notify.remote.limits import RemoteBans, RemotePace, RemoteQuotas
 from notify.remote.queues import OF_OLD_REFS, RemoteQueues
 from notify.remote.reads import RemoteHistory
-from notify.remote.store_clock import StoreClock
 from store.errors import StoreAway, WireError
 from store.ratelimit import RateLimitedLog
 from store.state.sessions import SessionState
@@ -32,9 +31,35 @@ from store.wire.messages import FailureCode, Welcome
 
 log = logging.getLogger("penstock.wire")
 
+ROUNDING_MS = 2  # the time was rounded down to a millisecond, by the store and here
 CONGESTED_BYTES = 8 << 20
 HEARTBEATS_OF_TRUST = 3  # less than a store waits for before it gives up on a silent gateway
 _decode_session = msgspec.msgpack.Decoder(SessionState).decode
+
+
+class StoreClock:
+    """The store's clock: all gateways go by that one, however wrong their own are. Rather late than early, as messages
+    expire by it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock`: seconds, of any beginning."""
+        self._clock = clock
+        self._ahead_ms = 0  # of the store's Unix time before our clock
+        self._behind_ms = 0  # at most, of what we take for the store's time behind it
+
+    def set(self, now_ms: int, asked_s: float) -> None:
+        """The time (Unix, ms) at some moment since `asked_s` by our clock."""
+        now_s = self._clock()
+        self._ahead_ms = now_ms - int(now_s * 1000)
+        self._behind_ms = max(0, math.ceil((now_s - asked_s) * 1000))
+
+    def now_ms(self) -> int:
+        """Unix time."""
+        return self._ahead_ms + int(self._clock() * 1000)
+
+    def due_ms(self, delay_s: int) -> int:
+        """When a delay that begins now is over at the latest."""
+        return self.now_ms() + self._behind_ms + ROUNDING_MS + 1_000 * delay_s
 
 
 class RemoteSessions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from notify.links.certificates import CertifiedRoles
+from notify.links.tls import CertifiedRoles
 from notify.requests.users import Origin, User, UserJudge
 from notify.server.incoming import HeldRequests
 from store.wire.handshake import NO_TOKENS, same_token

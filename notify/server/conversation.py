@@ -14,13 +14,12 @@ import msgspec
 from notify.api import Told
 from notify.requests.users import Permits, User
 from notify.server.arrival import Arrival
-from notify.server.counters import WireCounters
 from notify.server.describing import GatewayQuestion
 from notify.server.events import Events
 from notify.server.handlers.connected import Connected
 from notify.server.handling import Handling
 from notify.server.incoming import HeldRequests, Incoming
-from notify.server.output import WireOutput
+from notify.server.line import WireCounters, WireOutput
 from notify.server.peers import Peer, Peers
 from notify.server.safe_answers import SafeAnswers
 from store.errors import WireError

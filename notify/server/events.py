@@ -16,7 +16,7 @@ from lightqueue.queues._queues import Queue
 from notify.events.lookup import name_of
 from notify.local.store import LocalStore
 from notify.requests.reads import ANSWER_BYTES, MOST_RANGES, Answer, check_begun, read
-from notify.server.counters import WireCounters
+from notify.server.line import WireCounters
 from notify.server.peers import Peer
 from store.wire import messages as wire
 from store.wire.messages import Role, Welcome, WireMessage

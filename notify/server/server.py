@@ -21,15 +21,14 @@ from typing import cast
 
 from notify.errors import NotifyError
 from notify.links.address import StoreAddress
-from notify.links.certificates import CertifiedRoles, names_of
 from notify.links.sockets import listening_unix_socket, remove_leftover
-from notify.links.tls import TlsListener
+from notify.links.tls import CertifiedRoles, TlsListener, names_of
 from notify.local.hub import Hub
 from notify.requests.users import Permission, UserJudge
 from notify.server.applying import ApplyingSteps
 from notify.server.arrival import Arrival
 from notify.server.conversation import Conversation
-from notify.server.counters import WireCounters
+from notify.server.line import WireCounters
 from notify.server.peers import Peers
 from notify.server.rights_review import OpenRights, RightsReview
 from notify.settings import WireSettings

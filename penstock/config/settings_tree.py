@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from gateway.access.quota_settings import QuotaSettings
 from gateway.auth.settings import AuthSettings
 from gateway.settings import GatewaySettings
-from notify.events.urls import without_credentials
+from notify.links.address import without_credentials
 from notify.settings import NotifySettings, WireSettings
 from penstock.config.audit_settings import AuditSettings
 from penstock.config.console_settings import ConsoleSettings

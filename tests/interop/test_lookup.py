@@ -15,7 +15,7 @@ from gateway.mqtt.packets import Connect, Publish, QoS
 from loadtest.chaos.cluster import Cluster, ClusterOptions
 from loadtest.chaos.ledger import until
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
-from notify.events.recheck import EVERY_S
+from notify.events.mirrors import EVERY_S
 from notify.events.redis_lookup import CHANNEL
 from store.wire.messages import Grew, GrewNamed, Pushed
 from tests.support.store_protocol_relay import FrameWire

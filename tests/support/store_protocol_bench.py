@@ -19,7 +19,7 @@ from notify.local.hub import Hub
 from notify.requests.users import UserJudge
 from notify.server.arrival import Arrival
 from notify.server.conversation import Conversation
-from notify.server.counters import WireCounters
+from notify.server.line import WireCounters
 from notify.server.peers import Peers
 from notify.settings import WireSettings
 from store.errors import WireError

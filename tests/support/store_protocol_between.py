@@ -11,7 +11,7 @@ from notify.local.hub import Hub
 from notify.remote.store import RemoteStore
 from notify.server.applying import ApplyingSteps
 from notify.server.conversation import Conversation
-from notify.server.counters import WireCounters
+from notify.server.line import WireCounters
 from notify.server.peers import Peers
 from notify.settings import WireSettings
 from store.wire.frames import Frame, FrameReader, encode

@@ -9,10 +9,9 @@ from notify.requests.contents import failure_code, filter_fault
 from notify.requests.group_requests import Requester
 from notify.requests.reads import Answer
 from notify.requests.users import Permits
-from notify.server.counters import WireCounters
 from notify.server.events import FRAME_ROOM_BYTES, Events
 from notify.server.incoming import HeldRequests
-from notify.server.output import WireOutput
+from notify.server.line import WireCounters, WireOutput
 from notify.server.peers import Peer, Peers
 from notify.server.safe_answers import SafeAnswers
 from store.errors import StoreError, WireError

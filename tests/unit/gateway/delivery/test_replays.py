@@ -121,7 +121,7 @@ def test_replay_of_a_wildcard_goes_by_pages_as_the_client_takes_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for store in ("local", "remote"):
-        monkeypatch.setattr(f"notify.{store}.history.PAGE_BYTES", 2_000)
+        monkeypatch.setattr(f"notify.{store}.reads.HISTORY_PAGE_BYTES", 2_000)
     publisher = bench.connect("b")
     sent = [b"%04d" % i + bytes(100) for i in range(300)]
     for i, payload in enumerate(sent[:200]):

@@ -5,7 +5,7 @@ import pytest
 from gateway.mqtt.packets import Disconnect
 from gateway.mqtt.reason_codes import ReasonCode
 from notify.events.lookup import Broadcast
-from notify.events.recheck import EVERY_S
+from notify.events.mirrors import EVERY_S
 from notify.local import members
 from notify.local.store import LocalStore
 from notify.server import peers

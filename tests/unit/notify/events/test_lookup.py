@@ -9,7 +9,7 @@ import pytest
 from lightqueue.queues._queues import FILTER, LEVEL, LIVE, TOPIC, Queue
 from notify.events import lookup as lookup_module
 from notify.events.lookup import Broadcast, Table, WatchChange, Watched, name_of, queue_named
-from notify.events.recheck import EVERY_S, PAGE, Recheck
+from notify.events.mirrors import EVERY_S, PAGE, Recheck
 from notify.local import members
 from store.wire.messages import Check, Checked, Follow, Following, Grew, GrewNamed, Role, Unfollow
 from tests.support.store_protocol_bench import Talk, WireBench

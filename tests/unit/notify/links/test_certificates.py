@@ -2,7 +2,7 @@
 
 import pytest
 
-from notify.links.certificates import CertifiedRoles, names_of
+from notify.links.tls import CertifiedRoles, names_of
 
 CERTIFICATE = {
     "subject": ((("organizationName", "gw-o"),), (("commonName", "cn"),)),

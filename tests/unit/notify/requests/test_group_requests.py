@@ -8,7 +8,7 @@ import pytest
 
 from notify.local import polls
 from notify.requests import group_requests
-from notify.server import output
+from notify.server import line
 from store.errors import StoreFull
 from store.log.commitlog import CommitLog
 from store.records.records import read_records
@@ -441,7 +441,7 @@ def test_a_connection_that_is_lost_is_given_nothing(bench: Bench) -> None:
 def test_a_peer_that_does_not_read_is_given_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = Consumer(bench, "one"), Consumer(bench, "two")
     asked = [one.talk.ask(Pop(one.ref, 1, 1, 0, 60_000)) for _ in range(3)], two.wait()
-    monkeypatch.setattr(output, "UNSENT_BYTES", 1)
+    monkeypatch.setattr(line, "UNSENT_BYTES", 1)
     publish(bench.store, "t/1", b"a", b"b")
     bench.tick()
     assert two.took(asked[1]) == [b"b"]

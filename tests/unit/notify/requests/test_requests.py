@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from notify.requests import reads
-from notify.server import incoming, output
+from notify.server import incoming, line
 from notify.settings import WireSettings
 from store.records._records import RecordBatch, ranges_from, records_from
 from store.records.records import Attribute, Record, RecordFlag, RecordType, encode_attribute
@@ -400,7 +400,7 @@ def test_nobody_says_that_another_holds_a_session(bench: WireBench, talk: Talk) 
 
 
 def test_requests_wait_while_nothing_is_read(bench: WireBench, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "UNSENT_BYTES", 3_000)
+    monkeypatch.setattr(line, "UNSENT_BYTES", 3_000)
     ref = follow(talk)
     publish(bench.store, "t/1", bytes(1_000))
     asked = [talk.ask(Read([(ref, 0)], 1, 1)) for _ in range(100)]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from notify.links.certificates import CertifiedRoles
+from notify.links.tls import CertifiedRoles
 from notify.requests.users import Origin, User
 from notify.server.arrival import Arrival
 from notify.server.incoming import HeldRequests
