@@ -76,6 +76,7 @@ class TierTable:
         self._counted = 0  # queues of the commits since the last snapshot
         self._commits = 0
         self._writer: RangeWriter | None = None
+        self._unsure: WrittenRange | None = None  # was on its way when storage failed: perhaps it is committed
         self.end = 0
 
     @classmethod
@@ -97,13 +98,23 @@ class TierTable:
         return self
 
     def begin(self) -> RangeWriter:
-        """A writer of the next range. One that is not finished and committed counts for nothing."""
+        """A writer of the next range, which begins at `end`. One that is not committed counts for nothing.
+
+        A range that was on its way when storage failed is committed first. Raises as commit() does.
+        """
+        if self._unsure is not None:
+            self.commit(self._unsure)
         self.abandon()
         self._writer = RangeWriter(self._objects, self._counters, self.end)
         return self._writer
 
     def abandon(self) -> None:
-        """Delete what the unfinished range has left, as far as storage answers."""
+        """Delete what the range has left that was not committed, as far as storage answers.
+
+        Files whose commit was tried stay for the table's vacuum: the table may have them.
+        """
+        if self._unsure is not None:
+            return
         self._counters.forget()
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -115,8 +126,9 @@ class TierTable:
     def commit(self, written: WrittenRange) -> None:
         """Make the files of a range part of the table, once.
 
-        Raises RangeTaken if another process has written from here on, another TierError if storage fails: whether the
-        range is committed is then unknown, and the same call says it once storage answers.
+        Raises RangeTaken or AnotherStoresTable if another process has written from here on: this table is then of no
+        use any more. Raises another TierError if storage fails: whether the range is committed is then unknown, and the
+        same call says it once storage answers.
         """
         self._objects.settle(written.paths)
         self._commit_lost(written)
@@ -124,12 +136,13 @@ class TierTable:
             if self._is_committed(written):
                 break
             with self._objects.failures(self._objects.url), suppress(CommitFailedError):
-                # Another commit was in front of it, or the answer to this one was lost: look again.
+                # If another commit was in front of it, or the answer to this one was lost: look again.
+                self._unsure, self._writer = written, None
                 self._put(written)
         else:
             raise StorageUnreachable(self._objects.url, f"other commits were quicker {MOST_COLLISIONS} times")
         self._objects.settle([f"_delta_log/{self._table.version():020}.json"])
-        self._writer = None
+        self._unsure = self._writer = None
         self.end = written.end
         self._counted += self._counters.settle()
         self._commits += 1

@@ -1,6 +1,7 @@
 """The table has each message of the log once, whoever writes it and whatever was written before."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -18,6 +19,7 @@ from penstock.tier.errors import (
     StorageRefuses,
     StorageUnreachable,
     TableTooNew,
+    TierError,
 )
 from penstock.tier.files import RangeWriter, index_of, read_index
 from penstock.tier.objects import ObjectFolder
@@ -154,6 +156,42 @@ def test_a_commit_whose_answer_was_lost_is_not_made_again(place: TablePlace) -> 
     table.commit(written)
     table.commit(written)
     write(table, log[1:])
+    assert rows(place) == list(plain_rows(log))
+
+
+@pytest.mark.parametrize("is_put", [True, False])
+def test_after_a_commit_without_an_answer_the_next_range_goes_on(
+    place: TablePlace, monkeypatch: pytest.MonkeyPatch, is_put: bool
+) -> None:
+    """Whether or not it came through, its files are not deleted, and its messages are counted once."""
+    log = pieces(18, 3)
+    table = opened(place)
+    put = DeltaTable.create_write_transaction
+
+    def cut_off(*args: Any, **kwargs: Any) -> None:
+        if is_put:
+            put(*args, **kwargs)
+        raise OSError("connection reset by peer")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", cut_off)
+    with pytest.raises(StorageUnreachable):
+        write(table, log[:1])
+    table.abandon()
+    monkeypatch.undo()
+    write(table, log[1:])
+    assert rows(place) == list(plain_rows(log))
+
+
+def test_a_file_that_failed_is_written_anew_under_another_name(tmp_path: Path) -> None:
+    place = TablePlace(str(tmp_path / "fleet"), {})
+    log = pieces(19, 1)
+    table = opened(place)
+    in_the_way = tmp_path / "fleet/day=2026-11-25"
+    in_the_way.touch()
+    with pytest.raises(TierError, match="day=2026-11-25"):
+        write(table, log)
+    in_the_way.unlink()
+    write(table, log)
     assert rows(place) == list(plain_rows(log))
 
 
