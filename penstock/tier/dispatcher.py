@@ -29,7 +29,7 @@ LONGEST_PAUSE_S: Final = 30.0
 SAID_AGAIN_S: Final = 600.0  # an error that stays is told again after this
 LEAST_BYTES: Final = 16 << 20
 """A range without a message is committed once it has so many bytes: the reader's own records are such."""
-PROGRESS_S: Final = 10.0
+PROGRESS_S: Final = 10.0  # how often a long backfill says how far it is
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,18 @@ class Dispatcher:
                 "writing to %s from log_offset %d on, %d bytes behind", self._objects.url, table.end,
                 held.on_disk - table.end,
             )  # fmt: skip
-            progress = Progress(table.end)
+            began_s = told_s = time.monotonic()
+            began_at = table.end
             try:
                 while self._write_range(store, table):
-                    store.hold(table.end)
+                    held = store.hold(table.end)
                     self._said = ""
-                    progress.tell(table.end)
+                    now_s = time.monotonic()
+                    if held.on_disk - table.end > self._rules.at_bytes and now_s - told_s > PROGRESS_S:
+                        told_s = now_s
+                        rate = (table.end - began_at) / (now_s - began_s) / 1e6
+                        left = (held.on_disk - table.end) / 1e6
+                        log.info("%.0f MB of the log are left, %.0f MB a second are written", left, rate)
             finally:
                 table.abandon()
         finally:
@@ -137,18 +143,3 @@ class Dispatcher:
             writer.skip(piece.log_offset)
         writer.add(piece.data, piece.log_offset)
         return writer.end >= piece.on_disk
-
-
-class Progress:
-    """Tells how far a long backfill is."""
-
-    def __init__(self, start: int) -> None:
-        self._start = start
-        self._told_s = self._began_s = time.monotonic()
-
-    def tell(self, end: int) -> None:
-        now_s = time.monotonic()
-        if now_s - self._told_s >= PROGRESS_S:
-            self._told_s = now_s
-            rate = (end - self._start) / (now_s - self._began_s) / 1e6
-            log.debug("the table ends at log_offset %d, %.0f MB of the log a second since the start", end, rate)
