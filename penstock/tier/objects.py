@@ -64,8 +64,10 @@ class ObjectFolder:
         return ObjectWriter(self, path)
 
     def put(self, path: str, data: bytes) -> None:
+        """Write an object that outlives a power cut."""
         with self.failures(path):
             obstore.put(self.store, path, data)
+        self.settle([path])
 
     def get(self, path: str) -> bytes:
         """Raises ObjectMissing."""
@@ -102,10 +104,12 @@ class ObjectFolder:
         folders = set()
         for path in paths:
             place = self.folder / path
-            _sync(place)
+            with self.failures(path):
+                _sync(place)
             folders |= {parent for parent in place.parents if parent.is_relative_to(self.folder)}
-        for parent in sorted(folders, reverse=True):
-            _sync(parent)
+        with self.failures(self.url):
+            for parent in sorted(folders, reverse=True):
+                _sync(parent)
 
     @contextmanager
     def failures(self, path: str) -> Iterator[None]:

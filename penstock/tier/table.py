@@ -94,6 +94,7 @@ class TierTable:
         self.end = self._position()
         if self.end > written.end:
             raise LogBehindTable(objects.url, self.end, written.end)
+        self._settle_commit()  # whoever made it may have been killed before it was on the disk
         self._load_counters()
         return self
 
@@ -141,12 +142,16 @@ class TierTable:
                 self._put(written)
         else:
             raise StorageUnreachable(self._objects.url, f"other commits were quicker {MOST_COLLISIONS} times")
-        self._objects.settle([f"_delta_log/{self._table.version():020}.json"])
+        self._settle_commit()
         self._unsure = self._writer = None
         self.end = written.end
         self._counted += self._counters.settle()
         self._commits += 1
         self._snapshot_in_time()
+
+    def _settle_commit(self) -> None:
+        """See to it that the newest commit outlives a power cut: then the log may drop what the table has."""
+        self._objects.settle([f"_delta_log/{self._table.version():020}.json"])
 
     def _is_committed(self, written: WrittenRange) -> bool:
         """Look at the newest state. Raises RangeTaken, AnotherStoresTable."""
@@ -293,7 +298,7 @@ def _made(objects: ObjectFolder, written: WrittenLog, seed: Iterable[tuple[bytes
         objects.put(_snapshot_name(written.first, written.identity), counters.snapshot())
     properties = CommitProperties(app_transactions=[Transaction(written.identity, written.first)])
     with objects.failures(objects.url):
-        table = DeltaTable.create(
+        return DeltaTable.create(
             objects.delta_url,
             Schema.from_arrow(TABLE_SCHEMA),
             partition_by=_PARTITION,
@@ -304,8 +309,6 @@ def _made(objects: ObjectFolder, written: WrittenLog, seed: Iterable[tuple[bytes
             commit_properties=properties,
             raise_if_key_not_exists=False,
         )
-    objects.settle([f"_delta_log/{0:020}.json"])
-    return table
 
 
 def _logs_of(objects: ObjectFolder, table: DeltaTable) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """The table has each message of the log once, whoever writes it and whatever was written before."""
 
+import errno
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -191,6 +193,51 @@ def test_a_file_that_failed_is_written_anew_under_another_name(tmp_path: Path) -
     with pytest.raises(TierError, match="day=2026-11-25"):
         write(table, log)
     in_the_way.unlink()
+    write(table, log)
+    assert rows(place) == list(plain_rows(log))
+
+
+def test_a_commit_is_on_the_disk_before_the_table_says_where_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files first, then the commit; and at a start, as the writer before may have been killed between the two."""
+    synced: list[str] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    place = TablePlace(str(tmp_path), {})
+    table = opened(place)
+    assert synced[0] == "_delta_log/00000000000000000000.json"
+    synced.clear()
+    written = filled(table.begin(), pieces(20, 1)).finish()
+    table.commit(written)
+    assert synced.index("_delta_log/00000000000000000001.json") > max(synced.index(path) for path in written.paths)
+    assert {"day=2026-11-25", "_penstock/index", "_delta_log", "."} <= set(synced)
+    synced.clear()
+    opened(place)
+    assert synced[0] == "_delta_log/00000000000000000001.json"
+
+
+def test_a_disk_that_does_not_sync_is_named_and_its_files_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = TablePlace(str(tmp_path / "fleet"), {})
+    log = pieces(21, 1)
+    table = opened(place)
+
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    written = filled(table.begin(), log).finish()
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(StorageUnreachable, match="day=2026-11-25"):
+        table.commit(written)
+    monkeypatch.undo()
+    assert rows(place) == []
     write(table, log)
     assert rows(place) == list(plain_rows(log))
 
