@@ -37,6 +37,8 @@ FORMAT: Final = 1
 COUNTERS_FOLDER: Final = "_penstock/counters"
 LOST_FOLDER: Final = "_penstock/lost"
 COMMITS_PER_SNAPSHOT: Final = 256
+COMMITS_PER_CHECKPOINT: Final = 20
+"""A commit reads all commits since the last checkpoint, and a checkpoint writes the list of all files."""
 MOST_COLLISIONS: Final = 20
 _FORMAT, _LOGS = "penstock.format", "penstock.logs"
 _WRITER: Final = "penstock.writer"
@@ -94,7 +96,7 @@ class TierTable:
         self.end = self._position()
         if self.end > written.end:
             raise LogBehindTable(objects.url, self.end, written.end)
-        self._settle_commit()  # whoever made it may have been killed before it was on the disk
+        self._settle_commit(table.version())  # whoever made it may have been killed before it was on the disk
         self._load_counters()
         return self
 
@@ -135,23 +137,25 @@ class TierTable:
         self._commit_lost(written)
         for _ in range(MOST_COLLISIONS):
             if self._is_committed(written):
+                version = self._table.version()
                 break
             with self._objects.failures(self._objects.url), suppress(CommitFailedError):
                 # If another commit was in front of it, or the answer to this one was lost: look again.
                 self._unsure, self._writer = written, None
-                self._put(written)
+                version = self._put(written)
+                break
         else:
             raise StorageUnreachable(self._objects.url, f"other commits were quicker {MOST_COLLISIONS} times")
-        self._settle_commit()
+        self._settle_commit(version)
         self._unsure = self._writer = None
         self.end = written.end
         self._counted += self._counters.settle()
         self._commits += 1
         self._snapshot_in_time()
 
-    def _settle_commit(self) -> None:
+    def _settle_commit(self, version: int) -> None:
         """See to it that the newest commit outlives a power cut: then the log may drop what the table has."""
-        self._objects.settle([f"_delta_log/{self._table.version():020}.json"])
+        self._objects.settle([f"_delta_log/{version:020}.json"])
 
     def _is_committed(self, written: WrittenRange) -> bool:
         """Look at the newest state. Raises RangeTaken, AnotherStoresTable."""
@@ -161,13 +165,14 @@ class TierTable:
         if next(reversed(logs)) != self._log.identity:
             raise AnotherStoresTable(self._objects.url, next(reversed(logs)), self._log.identity)
         end = self._position()
-        if end == written.end and self._table.transaction_version(_WRITER) == written.token:
+        if end == written.end and self._version_of(_WRITER) == written.token:
             return True
         if end != written.start:
             raise RangeTaken(self._objects.url, written.start, end)
         return False
 
-    def _put(self, written: WrittenRange) -> None:
+    def _put(self, written: WrittenRange) -> int:
+        """Commit behind the state that was seen last. Returns the table's new version."""
         adds: list[AddAction | RemoveAction] = [
             AddAction(file.path, file.size_bytes, {"day": str(file.day)}, file.times_ms[1], True, file.stats)
             for file in written.files
@@ -175,13 +180,19 @@ class TierTable:
         transactions = [Transaction(self._log.identity, written.end), Transaction(_WRITER, written.token)]
         properties = CommitProperties(max_commit_retries=0, app_transactions=transactions)
         self._table.create_write_transaction(adds, "append", self._schema, _PARTITION, commit_properties=properties)
+        return self._table.version() + 1
 
     def _position(self) -> int:
         """Where the history of this log ends in the table, as it was seen last."""
-        position = self._table.transaction_version(self._log.identity)
+        position = self._version_of(self._log.identity)
         if position is None:
             raise NotOurTable(self._objects.url, f"the table does not say how far it has log {self._log.identity}")
         return position
+
+    def _version_of(self, application: str) -> int | None:
+        """What was committed last for an application. It reads all commits since the last checkpoint."""
+        with self._objects.failures(self._objects.url):
+            return self._table.transaction_version(application)
 
     # --- whose table it is
 
@@ -192,7 +203,7 @@ class TierTable:
             return
         if not ours.follows or ours.follows not in logs or ours.identity in logs:
             raise AnotherStoresTable(self._objects.url, newest, ours.identity)
-        end = self._table.transaction_version(newest) or 0
+        end = self._version_of(newest) or 0
         if ours.first < end:
             raise LogBehindTable(self._objects.url, end, ours.first)
         logs = {**logs, ours.identity: ours.first}
@@ -262,7 +273,8 @@ class TierTable:
                 self._counters = QueueCounters.load(self._objects.get(name))
             except pa.ArrowInvalid as error:
                 raise ObjectMissing(f"{self._objects.url}/{name}", f"it is damaged: {error}") from error
-        actions = pa.table(self._table.get_add_actions(flatten=True))
+        with self._objects.failures(self._objects.url):
+            actions = pa.table(self._table.get_add_actions(flatten=True))
         if not len(actions):
             return
         for path, last in zip(actions["path"].to_pylist(), actions["max.log_offset"].to_pylist(), strict=True):
@@ -304,7 +316,11 @@ def _made(objects: ObjectFolder, written: WrittenLog, seed: Iterable[tuple[bytes
             partition_by=_PARTITION,
             name="penstock",
             description="The messages of a Penstock store (docs/tier.md)",
-            configuration={_FORMAT: str(FORMAT), _LOGS: _listed({written.identity: written.first})},
+            configuration={
+                _FORMAT: str(FORMAT),
+                _LOGS: _listed({written.identity: written.first}),
+                "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
+            },
             storage_options=objects.options,
             commit_properties=properties,
             raise_if_key_not_exists=False,
