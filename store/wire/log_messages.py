@@ -96,7 +96,7 @@ class ReaderNoted(WireMessage, frozen=True):
     lag_bytes: Count
 
 
-ReaderName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+ReaderName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+\Z")]
 WhenBehind = Literal["drop", "refuse"]
 
 

@@ -28,7 +28,9 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.integers(kind.ge, kind.le)
         case inspect.FloatType():
             return st.floats(kind.ge, kind.le, allow_nan=False)
-        case inspect.StrType(pattern=str()):  # the only one there is: a group's name
+        case inspect.StrType(pattern=str() as pattern) if "A-Za-z" in pattern:  # a reader's name
+            return st.text("AZaz09._-", min_size=1, max_size=12)
+        case inspect.StrType(pattern=str()):  # a group's name
             return st.text(st.characters(codec="utf-8", exclude_characters="/+#\0"), min_size=1, max_size=12)
         case inspect.StrType():
             return st.text(min_size=kind.min_length or 0, max_size=12)
