@@ -20,13 +20,12 @@ from penstock.config.settings import Settings
 from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls
-from penstock.servers.console_child import check_console_exposed, start_console
+from penstock.servers.companions import check_console_exposed, start_console, start_tier
 from penstock.servers.facts import ProcessFacts
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.servers.process import DRAIN_S, Stop, heed_hangup, listen_in_data_folder, run, tune_garbage_collection
 from penstock.servers.starting import Starting
 from penstock.servers.store_users import StoreUsers
-from penstock.servers.tier_child import start_tier
 from penstock.servers.user_limits import quotas_of
 from penstock.tracing.opening import check_tracing, open_tracing
 from store.version import VERSION

@@ -25,6 +25,7 @@ from penstock.errors import UsageError
 from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import WireTls
+from penstock.servers.companions import start_tier
 from penstock.servers.facts import ProcessFacts
 from penstock.servers.logs import announce
 from penstock.servers.process import (
@@ -39,7 +40,6 @@ from penstock.servers.process import (
 )
 from penstock.servers.starting import Starting
 from penstock.servers.store_users import StoreUsers
-from penstock.servers.tier_child import start_tier
 from penstock.servers.user_limits import quotas_of
 from penstock.tracing.opening import check_tracing, open_tracing
 from store.version import VERSION

@@ -18,7 +18,7 @@ from notify.links.sockets import listening_unix_socket
 from penstock.config.settings import Settings, render
 from penstock.servers.access import AccessLoader
 from penstock.servers.children import Child, ChildFailed
-from penstock.servers.console_child import check_console_exposed, start_console
+from penstock.servers.companions import check_console_exposed, start_console
 from penstock.servers.listeners import check_exposed
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, open_admin, run

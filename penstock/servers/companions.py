@@ -1,7 +1,8 @@
-"""The console that `penstock serve` starts beside itself, as a process that ends with this one."""
+"""The console and the tier, which a server starts beside itself, as processes that end with it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from penstock.config.settings_tree import SETTINGS, value_of
 from penstock.errors import UsageError
 from penstock.servers.children import Child
 from penstock.servers.logs import announce
-from penstock.servers.process import CONSOLE_SOCKET, Stop
+from penstock.servers.process import CONSOLE_SOCKET, OPERATOR_SOCKET, Stop
 
-GRACE_S = 5.0
+CONSOLE_GRACE_S, TIER_GRACE_S = 5.0, 15.0
 RATES = {path for path in SETTINGS if path.startswith("quota.") and path.endswith("_per_s")} | {
     "quota.burst_ms",
     "quota.bound_default_namespace",
@@ -23,7 +24,7 @@ RATES = {path for path in SETTINGS if path.startswith("quota.") and path.endswit
 NAMES = {"auth.jwt_keys_url_prefix", "auth.jwt_user_claim"}
 """How the store names users of a provider."""
 WRONGLY_ASKED = 2
-"""The exit code of a console that a new start does not help: its port is in use, or a setting is wrong."""
+"""The exit code of a process that a new start does not help: its port is in use, or a setting is wrong."""
 
 
 def check_console_exposed(settings: Settings) -> None:
@@ -42,33 +43,49 @@ def check_console_exposed(settings: Settings) -> None:
 async def start_console(settings: Settings, closing: AsyncExitStack, stop: Stop) -> None:
     """Start the console, unless it is switched off; nobody waits until it listens."""
     if settings.console.enabled:
-        child = ConsoleChild(settings)
-        closing.push_async_callback(child.end, stop)
-        await child.start()
+        environment = environment_of(settings, ("console.", "log_"), RATES | NAMES)
+        await _start(Companion("console", settings, CONSOLE_SOCKET, CONSOLE_GRACE_S, environment), closing, stop)
 
 
-class ConsoleChild(Child):
-    """The console, started again whenever it ends, unless its port is in use."""
+async def start_tier(settings: Settings, closing: AsyncExitStack, stop: Stop) -> None:
+    """Start the tier if there is a place for it; nobody waits until it has begun."""
+    if settings.tier.url:
+        environment = environment_of(settings, ("tier.", "log_"))
+        await _start(Companion("tier", settings, OPERATOR_SOCKET, TIER_GRACE_S, environment), closing, stop)
 
-    def __init__(self, settings: Settings) -> None:
-        store = f"unix://{(settings.store.data / CONSOLE_SOCKET).absolute()}"
-        super().__init__("console", ["console", "--store", store], GRACE_S, environment=environment_of(settings))
+
+class Companion(Child):
+    """A process that the store does without, called as its command: it is started again whenever it ends, unless a
+    setting is wrong.
+    """
+
+    def __init__(
+        self, name: str, settings: Settings, socket: str, grace_s: float, environment: Mapping[str, str]
+    ) -> None:
+        """`socket`: by which it comes to the store, in the data folder."""
+        store = f"unix://{(settings.store.data / socket).absolute()}"
+        super().__init__(name, [name, "--store", store], grace_s, environment=environment)
 
     def heard(self, event: str, url: str) -> None:
-        if event == "console":
+        if event == self.name:
             self.ready.set()
-            announce("console", url)
+            announce(self.name, url)
 
     def is_to_start_again(self, exit_code: int | None) -> bool:
         return exit_code != WRONGLY_ASKED
 
 
-def environment_of(settings: Settings) -> dict[str, str]:
-    """The settings of the console and of the tier as environment variables; none of them is a secret."""
+async def _start(child: Companion, closing: AsyncExitStack, stop: Stop) -> None:
+    closing.push_async_callback(child.end, stop)
+    await child.start()
+
+
+def environment_of(settings: Settings, sections: tuple[str, ...], paths: Set[str] = frozenset()) -> dict[str, str]:
+    """Settings of some sections, and others by their paths, as environment variables; none of them is a secret."""
     found: dict[str, str] = {}
     for path, setting in SETTINGS.items():
         value = value_of(settings, path)
-        if (path.startswith(("console.", "tier.", "log_")) or path in RATES | NAMES) and value is not None:
+        if (path.startswith(sections) or path in paths) and value is not None:
             found[setting.environment_names[-1]] = _text(value)
     return found
 
