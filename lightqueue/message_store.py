@@ -188,8 +188,8 @@ class MessageStore:
             self.applying.finish()
         if self._refusing is not None:
             raise self._refusing.with_traceback(None)
-        if self.upkeep.refusing is not None and not from_reserve:
-            raise self.upkeep.refusing.with_traceback(None)
+        if not from_reserve and (error := self.upkeep.refusing) is not None:
+            raise error.with_traceback(None)
         start = self.log.append(batch, from_reserve, is_awaited)
         size = batch.size
         try:

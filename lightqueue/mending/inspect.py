@@ -49,7 +49,8 @@ def _report(path: Path) -> dict[str, Any]:
         index = next((index for index in indexes if index and index.fits(log.base, log.end, log.resumes_at)), None)
         if index is None and log.base == 0:
             index = copies.enter_context(_empty_index())
-        state: dict[str, Any] = {"queues": [], "sessions": [], "groups": [], "delayed_pending": 0, "applied_offset": 0}
+        state: dict[str, Any] = {name: [] for name in ("queues", "sessions", "groups", "readers")}
+        state |= {"delayed_pending": 0, "applied_offset": 0}
         if index is None:
             corruption.append(str(NotRebuildable(path / INDEX, path / CHECKPOINT, log.base)))
         else:

@@ -73,12 +73,9 @@ class LogReaders:
             log_offset = state.log_offset if state is not None else log.base
         elif log_offset > log.on_disk:
             raise NotHeld(f"log_offset {log_offset} is not on the disk yet, only what stands before {log.on_disk} is")
-        change = ReaderAdvanced(name, log_offset, wanted.most_behind_bytes, wanted.when_behind)
-        is_news = state is None or change != ReaderAdvanced(
-            name, state.log_offset, state.most_behind_bytes, state.when_behind
-        )
-        if is_news:
-            self._append(change)
+        said = (log_offset, wanted.most_behind_bytes, wanted.when_behind)
+        if state is None or said != (state.log_offset, state.most_behind_bytes, state.when_behind):
+            self._append(ReaderAdvanced(name, *said))
         log.hurry()  # the reader waits for what is not on the disk
         if state is None:
             self._audit.note(AuditEvent.READER, reason=f"{name} holds the log from log_offset {log_offset} on")

@@ -32,6 +32,8 @@ ADMIN = Permission("admin", "#")
 """To see and touch what other clients have. No `#` and no default covers it either."""
 HOLD_LOG = Permission("hold_log", "#")
 """To have retention wait, which fills the disk. A reader of the log needs it besides."""
+OF_THE_STORE = (READ_LOG.action, HOLD_LOG.action, ADMIN.action)
+"""Actions on the store as a whole: no default and no namespace allows them."""
 WHOLE_LOG = [
     READ_LOG,
     *(Permission(action, topic) for topic in ("#", "$dead/#") for action in (SUBSCRIBE, REPLAY)),

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from notify.local.own_names import OwnNames
-from notify.requests.permissions import ADMIN, HOLD_LOG, READ_LOG, SUBSCRIBE, WHOLE_LOG, plain_permission
+from notify.requests.permissions import ADMIN, OF_THE_STORE, SUBSCRIBE, WHOLE_LOG, plain_permission
 from notify.requests.users import Permission, Permits
 from store.namespaces import SERVERS_LEVELS
 from store.wire import rights_messages as of_rights
 from store.wire.base import WireMessage
 from store.wire.messages import Failed, FailureCode
 
-ACTIONS = ("publish", "retain", "subscribe", "replay", READ_LOG.action, HOLD_LOG.action, ADMIN.action)
+ACTIONS = ("publish", "retain", "subscribe", "replay", *OF_THE_STORE)
 MOST_SHOWN = 64  # characters of an unknown action in an error
 MOST_LOOKED_AT = 1_000  # filters of a user's rules
 LOOKED_AT_ONCE = 50  # of them, in a step
@@ -84,9 +84,7 @@ class RightsRequests:
 
     def _plain(self, action: str, topic: str) -> Permission | None:
         """None: it is of another namespace."""
-        if not self._own.has_topic(topic) or (
-            self._own.names.name and action in (READ_LOG.action, HOLD_LOG.action, ADMIN.action)
-        ):
+        if not self._own.has_topic(topic) or (self._own.names.name and action in OF_THE_STORE):
             return None
         return plain_permission(Permission(action, topic), self._own.names)
 

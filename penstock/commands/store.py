@@ -109,7 +109,7 @@ def _show(report: dict[str, Any]) -> None:
     show_table(console, "queues", report["queues"])
     show_table(console, "sessions", report["sessions"])
     show_table(console, "groups", report["groups"])
-    show_table(console, "readers of the log", report.get("readers", []))
+    show_table(console, "readers of the log", report["readers"])
     if report.get("delayed_pending"):
         console.print(f"delayed messages pending: {report['delayed_pending']}")
     if report.get("torn_tail_bytes"):

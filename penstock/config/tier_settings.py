@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+
+from store.state.changes import WhenBehind
 
 MIB = 1 << 20
 
@@ -42,7 +43,7 @@ class TierSettings:
             "at_least": 0,
         },
     )
-    when_behind: Literal["drop", "refuse"] = field(
+    when_behind: WhenBehind = field(
         default="drop",
         metadata={
             "doc": "What happens once it is further behind: drop, retention drops history that the table does not have "

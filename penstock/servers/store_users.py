@@ -17,7 +17,7 @@ from gateway.auth.sources import source_of
 from gateway.mqtt.reason_codes import ReasonCode
 from notify.limits import info_of
 from notify.local.own_names import ALL, is_named
-from notify.requests.permissions import ADMIN, HOLD_LOG, READ_LOG, REPLAY, SUBSCRIBE
+from notify.requests.permissions import OF_THE_STORE, READ_LOG, REPLAY, SUBSCRIBE
 from notify.requests.users import Origin, Permission, User
 from notify.server.server import StoreServer
 from store.audit import host_of
@@ -237,6 +237,5 @@ class StoreUser:
     def _question(self, wanted: Permission) -> Question:
         """The question, without a client identifier: rules with %c are about MQTT clients, and allow nothing here."""
         user, namespace = self._identity.username, self._identity.namespace
-        is_of_the_whole = wanted.action in (READ_LOG.action, HOLD_LOG.action, ADMIN.action)
-        needs_rule = is_of_the_whole or (not namespace and is_reserved(wanted.topic))
+        needs_rule = wanted.action in OF_THE_STORE or (not namespace and is_reserved(wanted.topic))
         return Question(user, "", ACTIONS[wanted.action], wanted.topic, namespace, wanted.group, needs_rule)

@@ -121,11 +121,12 @@ class Dispatcher:
                 due_s = time.monotonic() + self._rules.after_s
             size = writer.end - writer.start
             is_due = due_s is not None and time.monotonic() >= due_s
-            if writer.is_full or size >= self._rules.at_bytes or (is_due and (writer.has_rows or size > LEAST_BYTES)):
+            is_worth_it = is_due and (size > LEAST_BYTES or writer.has_rows)
+            if is_worth_it or writer.is_full or size >= self._rules.at_bytes:
                 table.commit(writer.finish())
                 return True
-            if is_due and not writer.has_rows:
-                due_s = None  # the next message counts anew
+            if is_due:
+                due_s = None  # there was no message so far: wait as long again
             if is_at_end:
                 self._stopping.wait(POLL_S)
         return False

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ssl
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from notify.links.address import StoreAddress
 from penstock.errors import PenstockError
 from penstock.store_client import StoreClient
+from store.state.changes import WhenBehind
 from store.wire.handshake import HOLDING_VERSION
 from store.wire.log_messages import (
     MOST_TOPICS,
@@ -41,7 +42,7 @@ class HeldLog(NamedTuple):
 
     name: str
     most_behind_bytes: int = 0
-    when_behind: Literal["drop", "refuse"] = "drop"
+    when_behind: WhenBehind = "drop"
 
 
 class StoreLog:

@@ -264,6 +264,9 @@ class BanLifted(Change, frozen=True):
     lifted_by: str = ""
 
 
+WhenBehind = Literal["drop", "refuse"]
+
+
 class ReaderAdvanced(Change, frozen=True):
     """Who reads the log under a name is done with all before `log_offset`: retention keeps the log from there on.
 
@@ -274,7 +277,7 @@ class ReaderAdvanced(Change, frozen=True):
     name: str
     log_offset: int
     most_behind_bytes: int = 0
-    when_behind: Literal["drop", "refuse"] = "drop"
+    when_behind: WhenBehind = "drop"
 
 
 class ReaderForgotten(Change, frozen=True):

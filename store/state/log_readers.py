@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import msgspec
 
 from store.log.index import Index
-from store.state.changes import ReaderAdvanced, ReaderForgotten, ReaderLost
+from store.state.changes import ReaderAdvanced, ReaderForgotten, ReaderLost, WhenBehind
 
 KEY_PREFIX = b"h"
 KEY_END = b"i"
@@ -21,7 +20,7 @@ class LogReaderState(msgspec.Struct, array_like=True, frozen=True):
     name: str
     log_offset: int
     most_behind_bytes: int = 0
-    when_behind: Literal["drop", "refuse"] = "drop"
+    when_behind: WhenBehind = "drop"
     advanced_ms: int = 0  # when it said so last, Unix time
     lost_to: int = 0  # retention has dropped from log_offset up to here what it had not read; 0: nothing
     lost_bytes: int = 0  # of the log, in all, that it never read

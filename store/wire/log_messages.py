@@ -3,10 +3,11 @@
 They get its bytes as they lie there, verified, and decode them on their own.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
+from store.state.changes import WhenBehind
 from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueOffset, TopicFilter, WireMessage
 
 
@@ -97,7 +98,6 @@ class ReaderNoted(WireMessage, frozen=True):
 
 
 ReaderName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+\Z")]
-WhenBehind = Literal["drop", "refuse"]
 
 
 class HoldLog(WireMessage, frozen=True):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from store.state.changes import BanKind
+from store.state.changes import BanKind, WhenBehind
 from store.wire.base import Count, Items, Name, Positive, TopicFilter, WireMessage
 
 BanValue = Annotated[str, Meta(min_length=1, max_length=65_535)]
@@ -384,7 +384,7 @@ class LogReaderInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=
     behind_bytes: Count
     holds: bool = False
     most_behind_bytes: Count = 0
-    when_behind: Literal["drop", "refuse"] = "drop"
+    when_behind: WhenBehind = "drop"
     advanced_ms: Count = 0
     lost_bytes: Count = 0
 

@@ -12,8 +12,9 @@ from notify.local.hub import Hub
 from notify.local.log_readers import REMEMBERED_S, LogReaders, NotHeld
 from store.audit import Audit, AuditEvent
 from store.errors import ReaderTooFarBehind, StoreFull
+from store.state.changes import WhenBehind
 from store.state.log_readers import MOST_READERS
-from store.wire.log_messages import HoldLog, WhenBehind
+from store.wire.log_messages import HoldLog
 from tests.support.stores import KEPT_BYTES, SEGMENT_BYTES, Stores, commit_log, crash_copy, fill, publish, run_upkeep
 
 FAR = 1 << 30
