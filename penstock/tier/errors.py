@@ -67,7 +67,7 @@ class LogBehindTable(TierError):
     def __init__(self, url: str, table_end: int, log_end: int) -> None:
         super().__init__(
             f"{url}: the table goes up to log_offset {table_end}, and this log to {log_end}: it is an older copy; "
-            "bring it back with `penstock store restore`, which makes it another log"
+            "bring it back with `penstock store restore`, and give it a tier.url of its own"
         )
 
 
