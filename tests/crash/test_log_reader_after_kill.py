@@ -94,7 +94,7 @@ def test_a_reader_misses_nothing_and_retention_goes_on_without_it(store: StorePr
         reader.read_on()
         return len(reader.payloads) >= sent
 
-    wait_until(has_all)
+    wait_until(has_all, 60)
     assert [int(payload[:6]) for payload in reader.payloads] == list(range(sent))
     oldest = oldest_segment(store)
     with Client(store.url.replace("tcp://", "penstock://")) as client:
@@ -108,7 +108,7 @@ def test_a_reader_misses_nothing_and_retention_goes_on_without_it(store: StorePr
     assert again.returncode == 1
     assert "reader export of the log" in again.stderr
 
-    wait_until(lambda: oldest_segment(store) > oldest)
+    wait_until(lambda: oldest_segment(store) > oldest, 60)
 
 
 def oldest_segment(store: StoreProcess) -> str:

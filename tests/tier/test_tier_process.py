@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from penstock.sync import Client
 from store.files.segment import segment_paths
 from store.wire.log_messages import HoldLog, LogHeld
 from tests.support.store_process import StoreProcess
-from tests.support.stores import wait_until
+from tests.support.stores import wait_until as until
 from tests.tier.places import TablePlace
 
 KILLS = 6
@@ -31,6 +31,13 @@ SMALL = {
     "store.flush_interval_ms": 20,
     "gateway.maximum_packet_size_bytes": 65_536,
 }
+
+
+PATIENCE_S = 60  # on a busy machine a process takes seconds to start
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until(condition, PATIENCE_S)
 
 
 class Tier(Part):
