@@ -175,6 +175,13 @@ _STORE: tuple[Figure[MessageStore], ...] = (
         "Bytes of the log that were replayed at start, because the index did not have them.",
         lambda store: store.replayed_bytes,
     ),
+    Figure(
+        "penstock_reader_lost_bytes_total",
+        "counter",
+        "Bytes of the log that retention dropped before a reader, for which it waits, had come to them.",
+        lambda store: store.log_readers.lost(),
+        "reader",
+    ),
 )
 
 STORE: Sections[MessageStore] = {"The store": _STORE}

@@ -39,7 +39,7 @@ class LogReaders:
         self._audit = audit
         self._clock = clock
         self._seen: dict[str, _Reader] = {}  # who was heard of last stands last
-        self._told = {state.name: state.lost_bytes for state in self._states}
+        self._told = self._states.lost()
 
     def note(self, name: str, log_offset: int) -> None:
         self._seen.pop(name, None)
@@ -106,10 +106,6 @@ class LogReaders:
             if lost_bytes:
                 self._told[state.name] = state.lost_bytes
                 self._audit.note(AuditEvent.READER, reason=f"{state.name} lost {lost_bytes} bytes of the log")
-
-    def lost(self) -> dict[str, int]:
-        """Bytes of the log that retention dropped before a reader had read them, by its name."""
-        return {state.name: state.lost_bytes for state in self._states}
 
     def infos(self) -> list[LogReaderInfo]:
         """By name."""

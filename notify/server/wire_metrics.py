@@ -111,13 +111,6 @@ _WIRE: tuple[Figure[StoreServer], ...] = (
         _reader_lag,
         "reader",
     ),
-    Figure(
-        "penstock_reader_lost_bytes_total",
-        "counter",
-        "Bytes of the log that retention dropped before a reader, for which it waits, had come to them.",
-        lambda server: server.hub.readers.lost(),
-        "reader",
-    ),
 )
 
 _USERS: tuple[Figure[StoreServer], ...] = (

@@ -43,6 +43,10 @@ class LogReaderStates:
     def __iter__(self) -> Iterator[LogReaderState]:
         return iter(list(self._states.values()))
 
+    def lost(self) -> dict[str, int]:
+        """Bytes of the log that retention dropped before a reader had read them, by its name."""
+        return {state.name: state.lost_bytes for state in self._states.values()}
+
     def get(self, name: str) -> LogReaderState | None:
         return self._states.get(name)
 

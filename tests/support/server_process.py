@@ -46,7 +46,9 @@ class PenstockServer:
 
     def __init__(self, data: Path, log: Path, options: ServeOptions) -> None:
         self.data = data
-        self._listen = str(options.settings.get("gateway.listen", ""))  # else on a free port
+        self._listen = str(
+            options.settings.get("gateway.listen", "")
+        )  # else on a free port, which no outgoing connection gets while it is down
         self._doors: list[list[str]] = []
         self._turns = itertools.count()
         self._log = log
@@ -117,7 +119,8 @@ class PenstockServer:
     def _start(self) -> None:
         self._log.touch()
         already_logged_bytes = self._log.stat().st_size
-        listen = self.url if self._doors else "mqtt://127.0.0.1:0"
+        # None of port 0: an outgoing connection could get it while the server is down.
+        listen = self.url if self._doors else f"mqtt://127.0.0.1:{free_port()}"
         own = [f"--data={self.data}", *([] if self._listen else [f"--listen={listen}"])]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -123,12 +123,12 @@ def test_it_loses_what_retention_drops_and_is_told(open_store: Stores) -> None:
     fill(store, 2)
     run_upkeep(store)
     assert store.log_readers.get("r") is not None
-    assert readers.lost() == {"r": store.log.base}  # nothing is counted twice
+    assert store.log_readers.lost() == {"r": store.log.base}  # nothing is counted twice
     hold(store, store.log.base, most=4 * SEGMENT_BYTES)
     lost = store.log.base
     fill(store, 1)
     run_upkeep(store)
-    assert readers.lost() == {"r": lost}
+    assert store.log_readers.lost() == {"r": lost}
 
 
 def test_losses_are_in_the_audit_log_once(open_store: Stores) -> None:
