@@ -301,7 +301,7 @@ class LogFolder:
         """log_offset of the last message at or before `target` and behind `start`; `start` if there is none."""
         home = next((segment for segment in reversed(segments) if segment.base <= target), None)
         if home is not None:
-            for piece in self._of_segment(home, max(start, home.first), target):
+            for piece in self._of_segment(home, max(start, home.first), target + 1):
                 if piece.end > target:
                     return piece.messages().nearest(target)
         return start

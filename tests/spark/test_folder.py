@@ -145,6 +145,12 @@ def test_a_time_is_found_across_segments(log: CommitLog) -> None:
         assert count(folder, folder.position_at(time_ms)) == sum(stored >= time_ms for stored in times_ms)
 
 
+def test_the_nearest_message_to_each_message_is_itself(log: CommitLog) -> None:
+    folder = folder_of(log)
+    starts = [start for messages in folder.messages(0, log.end) for start in messages.places()[0].tolist()]
+    assert [folder.nearest(start) for start in starts] == starts
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_log_that_may_not_be_read(log: CommitLog) -> None:
     path = segment_paths(log.folder)[-1]

@@ -26,6 +26,7 @@ REPORT: dict[str, Any] = {
     "records": {"message": 2, "session": 1},
     "queues": [{"name": "plant/[red]", "kind": "topic", "first_queue_offset": 0, "next_queue_offset": 2}],
     "sessions": [{"client_id": "pump-1", "acked_log_offset": 256, "subscriptions": ["plant/+", "x/#"]}],
+    "readers": [],
     "groups": [{"name": "billing", "topic_filter": "plant/#", "queue_offset": 1, "held": 0, "dead_letters": 0}],
     "delayed_pending": 7,
     "applied_offset": 512,
