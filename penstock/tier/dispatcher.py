@@ -82,7 +82,7 @@ class Dispatcher:
         store = self._open_log()
         try:
             held = store.hold()
-            written = WrittenLog(store.identity, held.log_base, held.on_disk)
+            written = WrittenLog(store.identity, held.log_base, held.on_disk, tuple(held.restored_from))
             table = TierTable.open(self._objects, written, store.counted_before(held.log_base))
             if held.log_offset != table.end:
                 store.hold(table.end)
@@ -93,7 +93,8 @@ class Dispatcher:
             began_s = told_s = time.monotonic()
             began_at = table.end
             try:
-                while self._write_range(store, table):
+                first = store.record_from(table.end)
+                while self._write_range(store, table, first):
                     held = store.hold(table.end)
                     self._said = ""
                     now_s = time.monotonic()
@@ -107,9 +108,14 @@ class Dispatcher:
         finally:
             store.close()
 
-    def _write_range(self, store: StoreLog, table: TierTable) -> bool:
-        """Write and commit the next range. False: the process is to stop."""
+    def _write_range(self, store: StoreLog, table: TierTable, first: int) -> bool:
+        """Write and commit the next range. False: the process is to stop.
+
+        `first`: of the records that the table lacks; a restored log need not have one where the table ends.
+        """
         writer = table.begin()
+        if writer.end < first:
+            writer.skip(first)
         due_s: float | None = None
         asked_s = time.monotonic()
         while not self._stopping.is_set():

@@ -67,7 +67,8 @@ class LogBehindTable(TierError):
     def __init__(self, url: str, table_end: int, log_end: int) -> None:
         super().__init__(
             f"{url}: the table goes up to log_offset {table_end}, and this log to {log_end}: it is an older copy; "
-            "bring it back with `penstock store restore`, and give it a tier.url of its own"
+            "make it with `penstock store restore` and as many --skip-bytes as were stored since, "
+            "or set another tier.url"
         )
 
 

@@ -20,10 +20,11 @@ from store.wire.log_messages import (
     QueueOffsets,
     QueueOffsetsFound,
     ReadLog,
+    SeekLog,
     Topics,
     TopicsFound,
 )
-from store.wire.messages import Role
+from store.wire.messages import Role, Sought
 
 PIECE_BYTES: Final = 1 << 20  # of the log in one answer: some milliseconds of the store's loop
 
@@ -72,6 +73,13 @@ class StoreLog:
     def read(self, start: int) -> ReadPiece:
         answer, records = self._store.ask(ReadLog(start, PIECE_BYTES, on_disk=True), LogRead)
         return ReadPiece(answer.start, records, answer.log_base, answer.on_disk)
+
+    def record_from(self, log_offset: int) -> int:
+        """log_offset of the first record at or behind a place; the log's end if there is none."""
+        sought = Sought(0, False)
+        while not sought.found:
+            sought = self._store.call(SeekLog(log_offset, 0, sought.log_offset), Sought)
+        return sought.log_offset
 
     def counted_before(self, log_offset: int) -> Iterator[tuple[bytes, int]]:
         """Queues with messages before a place, and how many of them: of the topics that are kept."""

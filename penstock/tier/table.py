@@ -56,13 +56,13 @@ _LOST_SCHEMA: Final = pa.schema([("log_offset", pa.int64()), ("until", pa.int64(
 class WrittenLog:
     """The log whose history is written: its identity in hexadecimal, and the log_offsets that it has.
 
-    `follows`: the identity of the log that it was restored from; empty: it was made anew.
+    `restored_from`: the identities of the logs that it has the beginning of.
     """
 
     identity: str
     first: int
     end: int
-    follows: str = ""
+    restored_from: tuple[str, ...] = ()
 
 
 class TierTable:
@@ -201,13 +201,13 @@ class TierTable:
         newest, ours = next(reversed(logs)), self._log
         if newest == ours.identity:
             return
-        if not ours.follows or ours.follows not in logs or ours.identity in logs:
+        if ours.identity in logs or logs.keys().isdisjoint(ours.restored_from):
             raise AnotherStoresTable(self._objects.url, newest, ours.identity)
         end = self._version_of(newest) or 0
-        if ours.first < end:
-            raise LogBehindTable(self._objects.url, end, ours.first)
-        logs = {**logs, ours.identity: ours.first}
-        properties = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(ours.identity, ours.first)])
+        if ours.end < end:
+            raise LogBehindTable(self._objects.url, end, ours.end)
+        logs = {**logs, ours.identity: end}
+        properties = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(ours.identity, end)])
         with self._objects.failures(self._objects.url):
             self._table.alter.set_table_properties(
                 {_LOGS: _listed(logs)}, raise_if_not_exists=False, commit_properties=properties

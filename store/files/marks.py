@@ -2,11 +2,14 @@
 
 The file `marks` has two slots of 64 bytes, 512 bytes apart so that no sector holds both. They are written in turn, and
 the one with the greater number counts, so a torn write leaves the other one valid (docs/formats.md).
+
+A restored log is another log. The file `restored-from` beside the marks names those that it has the beginning of.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import struct
 from pathlib import Path
 from threading import Lock
@@ -16,9 +19,12 @@ from store.files.segment import IDENTITY_BYTES, sync_folder
 from store.records._records import crc32c
 
 MARKS = "marks"
+RESTORED_FROM = "restored-from"
+MOST_RESTORED_FROM = 16  # of the logs that a log was restored from, one after another
 MAGIC = b"PENMARKS"
 SLOT_SPACING = 512
 _SLOT = struct.Struct("<8sQQQ16s12x")
+_NAME = re.compile(f"[0-9a-f]{{{2 * IDENTITY_BYTES}}}")
 
 
 class Slot(NamedTuple):
@@ -26,6 +32,26 @@ class Slot(NamedTuple):
     begin: int  # log_offset at which the oldest segment begins
     flushed: int  # every byte before this log_offset was confirmed by fdatasync
     identity: bytes
+
+
+def read_restored_from(folder: Path) -> list[str]:
+    """The logs that the log of a folder was restored from, by identity in hexadecimal, newest first.
+
+    A name that is damaged is left out. Raises OSError.
+    """
+    try:
+        names = (folder / RESTORED_FROM).read_text("ascii", "replace").split()
+    except FileNotFoundError:
+        return []
+    return [name for name in names if _NAME.fullmatch(name)][:MOST_RESTORED_FROM]
+
+
+def write_restored_from(folder: Path, names: list[str]) -> None:
+    """Say so durably; the folder itself is synced by the caller. Raises OSError."""
+    with (folder / RESTORED_FROM).open("x") as file:
+        file.writelines(f"{name}\n" for name in names[:MOST_RESTORED_FROM])
+        file.flush()
+        os.fdatasync(file.fileno())
 
 
 class Marks:

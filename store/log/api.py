@@ -6,7 +6,7 @@ otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from store.errors import StoreError
@@ -206,6 +206,10 @@ class Log(ReadableLog, WritableLog, Protocol):
     @property
     def name(self) -> bytes:
         """As `identity`, whether certain or not: for peers, which remember it."""
+
+    @property
+    def restored_from(self) -> Sequence[str]:
+        """The logs that it was restored from, by name in hexadecimal, newest first. Raises FolderUnusable."""
 
     def remembered(self) -> bytes:
         """What the index is to keep for the log's next start, with each of its writes."""

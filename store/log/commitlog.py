@@ -8,7 +8,7 @@ mapping, and a full disk is an error instead of a signal (docs/adr/0002). Reads 
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,7 @@ from store.errors import (
 )
 from store.files._mapping import unreadable_pages
 from store.files.folder import DataFolder
-from store.files.marks import Marks, Slot, encode_remembered
+from store.files.marks import Marks, Slot, encode_remembered, read_restored_from
 from store.files.segment import ALLOCATE_BYTES, HEADER_BYTES, Sealed, Segment, Spare, segment_path, sync_folder
 from store.log.anew import Anew, Doubt
 from store.log.api import Elsewhere, LogPart
@@ -124,6 +124,14 @@ class CommitLog(SegmentedLog):
     def name(self) -> bytes:
         """As `identity`, whether a segment bears it or not."""
         return self.marks.identity
+
+    @property
+    def restored_from(self) -> Sequence[str]:
+        """The logs that it has the beginning of; see store.files.marks. Raises FolderUnusable."""
+        try:
+            return read_restored_from(self.folder)
+        except OSError as error:
+            raise unusable(self.folder, error) from error
 
     def remembered(self) -> bytes:
         """The marks, which the index keeps a copy of."""

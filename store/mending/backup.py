@@ -26,7 +26,7 @@ import msgspec
 
 from store.errors import BackupUnusable, FolderUnusable, NotOfThisLog
 from store.files.folder import CHECKPOINT, LOG, missing_above, sync_names
-from store.files.marks import read_marks
+from store.files.marks import read_marks, read_restored_from
 from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, segment_path, sync_folder
 from store.files.sums import Sum, read_sums
 from store.log.index import fault_of
@@ -57,6 +57,7 @@ class BackupManifest(msgspec.Struct, frozen=True):
     made_ms: int  # Unix time
     segments: list[Kept]
     checkpoint: str  # folder of the index's checkpoint; empty: none is needed
+    restored_from: list[str] = []  # see store.files.marks
 
     @property
     def base(self) -> int:
@@ -140,7 +141,13 @@ def _backup(data: Path, target: Path, prune: bool, on_progress: Progress) -> Bac
     oldest = files[0].base if prune and files and not done.checkpoint_fault else 0
     ordered = [segments[base] for base in sorted(segments) if base >= oldest]
     done.manifest = BackupManifest(
-        FORMAT, slot.identity.hex(), slot.flushed, time.time_ns() // 1_000_000, ordered, name
+        FORMAT,
+        slot.identity.hex(),
+        slot.flushed,
+        time.time_ns() // 1_000_000,
+        ordered,
+        name,
+        read_restored_from(data / LOG),
     )
     _write_manifest(target, done.manifest)
     _clean(target, done.manifest)

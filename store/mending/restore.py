@@ -24,7 +24,7 @@ from store.files.folder import (
     sync_contents,
     sync_names,
 )
-from store.files.marks import Marks
+from store.files.marks import Marks, write_restored_from
 from store.files.medium import read_part
 from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, read_header, segment_header, segment_path, sync_folder
 from store.log.index import FORMAT, Index, IndexedLog, fault_of
@@ -97,6 +97,7 @@ def _fill(
 ) -> Restored:
     marks = Marks(new / LOG)
     try:
+        write_restored_from(new / LOG, [manifest.identity, *manifest.restored_from])
         restored = Restored(manifest.base + HEADER_BYTES, cut, 0, marks.identity)
         kept = [each for each in manifest.segments if each.base + HEADER_BYTES < cut]
         for number, each in enumerate(kept):

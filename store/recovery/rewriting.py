@@ -17,7 +17,7 @@ from store.records._records import LogMemory, RecordBatch
 from store.records.records import RECORD_HEADER_BYTES, RecordType
 from store.recovery.salvage import Hole
 
-GAP_BYTES = 256 << 10  # of one GAP record, at most
+GAP_BYTES = 63 << 10  # of one GAP record, at most: the smallest segment has room for it, and so has an answer
 NEW = ".new"
 
 

@@ -7,8 +7,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from store.files.marks import MOST_RESTORED_FROM
 from store.state.changes import WhenBehind
 from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueOffset, TopicFilter, WireMessage
+
+LogIdentity = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class Segments(WireMessage, frozen=True):
@@ -119,13 +122,15 @@ class LogHeld(WireMessage, frozen=True):
     behind `log_offset`, what stands between the two is lost.
 
     What stands before `on_disk` survives a loss of power: a reader goes no further. `lost_bytes`: of the log, in all,
-    that were dropped before the reader had read them.
+    that were dropped before the reader had read them. `restored_from`: the logs that this one has the beginning of, by
+    identity in hexadecimal, newest first.
     """
 
     log_offset: LogOffset
     log_base: LogOffset
     on_disk: LogOffset
     lost_bytes: Count
+    restored_from: Annotated[list[LogIdentity], Meta(max_length=MOST_RESTORED_FROM)]
 
 
 class Topics(WireMessage, frozen=True):

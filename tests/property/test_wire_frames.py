@@ -28,6 +28,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.integers(kind.ge, kind.le)
         case inspect.FloatType():
             return st.floats(kind.ge, kind.le, allow_nan=False)
+        case inspect.StrType(pattern=str() as pattern) if "a-f" in pattern:  # a log's identity
+            return st.binary(min_size=16, max_size=16).map(bytes.hex)
         case inspect.StrType(pattern=str() as pattern) if "A-Za-z" in pattern:  # a reader's name
             return st.text("AZaz09._-", min_size=1, max_size=12)
         case inspect.StrType(pattern=str()):  # a group's name

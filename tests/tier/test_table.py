@@ -35,8 +35,10 @@ Piece = tuple[int, bytes]
 FAR = 1 << 40
 
 
-def the_log(end: int = FAR, identity: str = FIRST, first: int = START, follows: str = "") -> WrittenLog:
-    return WrittenLog(identity, first, end, follows)
+def the_log(
+    end: int = FAR, identity: str = FIRST, first: int = START, restored_from: tuple[str, ...] = ()
+) -> WrittenLog:
+    return WrittenLog(identity, first, end, restored_from)
 
 
 def opened(place: TablePlace, written: WrittenLog | None = None, seed: Iterable[tuple[bytes, int]] = ()) -> TierTable:
@@ -46,6 +48,11 @@ def opened(place: TablePlace, written: WrittenLog | None = None, seed: Iterable[
 def filled(writer: RangeWriter, log: Iterable[Piece]) -> RangeWriter:
     for at, data in log:
         writer.add(data, at)
+    return writer
+
+
+def skipped(writer: RangeWriter, end: int) -> RangeWriter:
+    writer.skip(end)
     return writer
 
 
@@ -304,18 +311,21 @@ def test_a_restored_log_goes_on_behind_the_table(place: TablePlace) -> None:
     write(table, log)
     leap = table.end + 1_000_000
     with pytest.raises(LogBehindTable):
-        opened(place, the_log(identity=SECOND, first=START, follows=FIRST))
-    restored = opened(place, the_log(identity=SECOND, first=leap, follows=FIRST))
+        opened(place, the_log(table.end - 8, SECOND, restored_from=(FIRST,)))
+    with pytest.raises(AnotherStoresTable):
+        opened(place, the_log(identity=SECOND, restored_from=("33" * 16,)))
+    restored = opened(place, the_log(identity=SECOND, restored_from=("33" * 16, FIRST)))
+    assert restored.end == table.end, "it goes on where the other log ended"
     more = pieces(14, 1, start=leap)
     written = filled(table.begin(), pieces(14, 1, start=table.end)).finish()
-    write(restored, more)
+    restored.commit(filled(skipped(restored.begin(), leap), more).finish())
     assert [row["log_offset"] for row in rows(place)] == [row["log_offset"] for row in plain_rows([*log, *more])]
     assert rows(place) == list(plain_rows([*log, *more])), "counting goes on"
     with pytest.raises(AnotherStoresTable):
         table.commit(written)
     with pytest.raises(AnotherStoresTable):
         opened(place)
-    write(opened(place, the_log(identity=SECOND, first=leap)), pieces(15, 1, start=restored.end))
+    write(opened(place, the_log(identity=SECOND)), pieces(15, 1, start=restored.end))
 
 
 def test_an_older_copy_of_the_log_is_refused(place: TablePlace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,9 @@ from notify.links.address import StoreAddress
 from penstock.store_client import StoreClient
 from penstock.sync import Client
 from store.files.segment import segment_paths
-from store.wire.log_messages import HoldLog, LogHeld
+from store.mending.backup import backup
+from store.mending.restore import restore
+from store.wire.log_messages import HoldLog, LogHeld, Segments, SegmentsFound
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until as until
 from tests.tier.places import TablePlace
@@ -125,6 +128,43 @@ def test_retention_waits_for_the_table_and_goes_on_behind_it(
     tier.kill()
 
 
+@pytest.mark.parametrize("case", ["table has more", "table has less", "cut in the middle"])
+def test_a_restored_store_goes_on_in_the_table(
+    tmp_path: Path, store: StoreProcess, place: TablePlace, seed: int, case: str
+) -> None:
+    """An older backup comes back under the table: no message goes, none is there twice, and new ones follow."""
+    rng = random.Random(seed)
+    tier = Tier(tmp_path / "tier.log", store, place)
+    sent = publish(store, 0, 40, rng)
+    wait_until(lambda: tier.has(sent))
+    middle = int(tier.rows()[20]["log_offset"])  # type: ignore[call-overload]
+    if case == "table has less":
+        tier.kill()
+    sent = publish(store, sent, 40, rng)
+    wait_until(lambda: backup(store.data, tmp_path / "backup").manifest.end >= end_of(store))
+    if case == "table has more":
+        sent = publish(store, sent, 40, rng)
+    if case != "table has less":
+        wait_until(lambda: tier.has(sent))
+        tier.kill()
+    store.close()
+    for number in range(2):  # a backup of the restored one is restored in turn
+        folder = tmp_path / f"restored-{number}"
+        restore(tmp_path / "backup", folder / "data", middle if case == "cut in the middle" and not number else None)
+        restored = StoreProcess(folder, settings=SMALL)
+        tier = Tier(folder / "tier.log", restored, place)
+        sent = publish(restored, sent, 30, rng)
+        wait_until(lambda tier=tier, sent=sent: tier.has(sent))  # type: ignore[misc]
+        assert [int(row["payload"][:6]) for row in tier.rows()] == list(range(sent))  # type: ignore[index]
+        for topic in range(3):
+            places = [row["queue_offset"] for row in tier.rows() if row["topic"] == f"line/{topic}"]
+            assert places == list(range(len(places)))
+        tier.kill()
+        shutil.rmtree(tmp_path / "backup")
+        backup(restored.data, tmp_path / "backup")
+        restored.close()
+
+
 def test_the_readers_own_records_make_no_commits(store: StoreProcess, tier: Tier, seed: int) -> None:
     """An idle store's table stays as it is, however often the tier says where it is."""
     rng = random.Random(seed)
@@ -157,6 +197,11 @@ def test_it_says_what_is_missing(tmp_path: Path) -> None:
         assert found.returncode != 0
         assert text in found.stderr
         assert found.stderr.count("\n") == 1
+
+
+def end_of(store: StoreProcess) -> int:
+    with StoreClient(StoreAddress.parse(store.url), "", None) as client:
+        return client.call(Segments(0), SegmentsFound).log_end
 
 
 def oldest(store: StoreProcess) -> int:
