@@ -82,7 +82,7 @@ class Dispatcher:
         store = self._open_log()
         try:
             held = store.hold()
-            written = WrittenLog(store.identity, held.log_base, held.on_disk, tuple(held.restored_from))
+            written = WrittenLog(store.identity, held.log_base, held.on_disk, dict(held.restored_from))
             table = TierTable.open(self._objects, written, store.counted_before(held.log_base))
             if held.log_offset != table.end:
                 store.hold(table.end)

@@ -64,9 +64,9 @@ class AnotherStoresTable(TierError):
 class LogBehindTable(TierError):
     """The table has history of this log that the log itself does not have."""
 
-    def __init__(self, url: str, table_end: int, log_end: int) -> None:
+    def __init__(self, url: str, table_end: int, ours: str) -> None:
         super().__init__(
-            f"{url}: the table goes up to log_offset {table_end}, and this log to {log_end}: it is an older copy; "
+            f"{url}: the table goes up to log_offset {table_end}, and this log {ours}: it is an older copy; "
             "make it with `penstock store restore` and as many --skip-bytes as were stored since, "
             "or set another tier.url"
         )

@@ -6,9 +6,9 @@ repeats nothing. Of two writers at once the store lets one put the commit's obje
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -56,13 +56,14 @@ _LOST_SCHEMA: Final = pa.schema([("log_offset", pa.int64()), ("until", pa.int64(
 class WrittenLog:
     """The log whose history is written: its identity in hexadecimal, and the log_offsets that it has.
 
-    `restored_from`: the identities of the logs that it has the beginning of.
+    `restored_from`: the identities of the logs that it has the beginning of, each with the log_offset from which on the
+    next of them had records of its own.
     """
 
     identity: str
     first: int
     end: int
-    restored_from: tuple[str, ...] = ()
+    restored_from: Mapping[str, int] = field(default_factory=dict)
 
 
 class TierTable:
@@ -95,7 +96,7 @@ class TierTable:
         self._join(_logs_of(objects, table))
         self.end = self._position()
         if self.end > written.end:
-            raise LogBehindTable(objects.url, self.end, written.end)
+            raise LogBehindTable(objects.url, self.end, f"ends at {written.end}")
         self._settle_commit(table.version())  # whoever made it may have been killed before it was on the disk
         self._load_counters()
         return self
@@ -201,11 +202,12 @@ class TierTable:
         newest, ours = next(reversed(logs)), self._log
         if newest == ours.identity:
             return
-        if ours.identity in logs or logs.keys().isdisjoint(ours.restored_from):
+        own_from = ours.restored_from.get(newest)
+        if own_from is None or ours.identity in logs:
             raise AnotherStoresTable(self._objects.url, newest, ours.identity)
         end = self._version_of(newest) or 0
-        if ours.end < end:
-            raise LogBehindTable(self._objects.url, end, ours.end)
+        if own_from < end:
+            raise LogBehindTable(self._objects.url, end, f"has records of its own from {own_from} on")
         logs = {**logs, ours.identity: end}
         properties = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(ours.identity, end)])
         with self._objects.failures(self._objects.url):
@@ -284,9 +286,9 @@ class TierTable:
 
     def _count_index(self, name: str) -> None:
         for group in read_index(self._objects.get(name)):
-            for column, field, suffix in (("topics", "topic", b""), ("levels", "level", b"/#")):
+            for column, name_of, suffix in (("topics", "topic", b""), ("levels", "level", b"/#")):
                 of = group[column].values
-                names = [each + suffix for each in of.field(field).to_pylist()]
+                names = [each + suffix for each in of.field(name_of).to_pylist()]
                 nexts = of.field("first_queue_offset").to_numpy() + of.field("count").to_numpy()
                 self._counters.raise_to(names, nexts)
                 self._counted += len(names)

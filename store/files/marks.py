@@ -24,7 +24,7 @@ MOST_RESTORED_FROM = 16  # of the logs that a log was restored from, one after a
 MAGIC = b"PENMARKS"
 SLOT_SPACING = 512
 _SLOT = struct.Struct("<8sQQQ16s12x")
-_NAME = re.compile(f"[0-9a-f]{{{2 * IDENTITY_BYTES}}}")
+_RESTORED_FROM = re.compile(f"([0-9a-f]{{{2 * IDENTITY_BYTES}}}) ([0-9]{{1,18}})")
 
 
 class Slot(NamedTuple):
@@ -34,22 +34,24 @@ class Slot(NamedTuple):
     identity: bytes
 
 
-def read_restored_from(folder: Path) -> list[str]:
-    """The logs that the log of a folder was restored from, by identity in hexadecimal, newest first.
+def read_restored_from(folder: Path) -> list[tuple[str, int]]:
+    """The logs that the log of a folder was restored from, newest first.
 
-    A name that is damaged is left out. Raises OSError.
+    Each by its identity in hexadecimal, and the log_offset from which on the next of them had records of its own. A
+    damaged line is left out. Raises OSError.
     """
     try:
-        names = (folder / RESTORED_FROM).read_text("ascii", "replace").split()
+        lines = (folder / RESTORED_FROM).read_text("ascii", "replace").splitlines()
     except FileNotFoundError:
         return []
-    return [name for name in names if _NAME.fullmatch(name)][:MOST_RESTORED_FROM]
+    found = [(match[1], int(match[2])) for line in lines if (match := _RESTORED_FROM.fullmatch(line))]
+    return found[:MOST_RESTORED_FROM]
 
 
-def write_restored_from(folder: Path, names: list[str]) -> None:
+def write_restored_from(folder: Path, logs: list[tuple[str, int]]) -> None:
     """Say so durably; the folder itself is synced by the caller. Raises OSError."""
     with (folder / RESTORED_FROM).open("x") as file:
-        file.writelines(f"{name}\n" for name in names[:MOST_RESTORED_FROM])
+        file.writelines(f"{name} {log_offset}\n" for name, log_offset in logs[:MOST_RESTORED_FROM])
         file.flush()
         os.fdatasync(file.fileno())
 

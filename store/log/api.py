@@ -208,8 +208,10 @@ class Log(ReadableLog, WritableLog, Protocol):
         """As `identity`, whether certain or not: for peers, which remember it."""
 
     @property
-    def restored_from(self) -> Sequence[str]:
-        """The logs that it was restored from, by name in hexadecimal, newest first. Raises FolderUnusable."""
+    def restored_from(self) -> Sequence[tuple[str, int]]:
+        """The logs that it was restored from, newest first: name in hexadecimal, and the log_offset from which on the
+        next of them had records of its own. Raises FolderUnusable.
+        """
 
     def remembered(self) -> bytes:
         """What the index is to keep for the log's next start, with each of its writes."""

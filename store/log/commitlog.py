@@ -126,7 +126,7 @@ class CommitLog(SegmentedLog):
         return self.marks.identity
 
     @property
-    def restored_from(self) -> Sequence[str]:
+    def restored_from(self) -> Sequence[tuple[str, int]]:
         """The logs that it has the beginning of; see store.files.marks. Raises FolderUnusable."""
         try:
             return read_restored_from(self.folder)

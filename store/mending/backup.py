@@ -57,7 +57,7 @@ class BackupManifest(msgspec.Struct, frozen=True):
     made_ms: int  # Unix time
     segments: list[Kept]
     checkpoint: str  # folder of the index's checkpoint; empty: none is needed
-    restored_from: list[str] = []  # see store.files.marks
+    restored_from: list[tuple[str, int]] = []  # see store.files.marks
 
     @property
     def base(self) -> int:

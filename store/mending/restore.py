@@ -97,7 +97,6 @@ def _fill(
 ) -> Restored:
     marks = Marks(new / LOG)
     try:
-        write_restored_from(new / LOG, [manifest.identity, *manifest.restored_from])
         restored = Restored(manifest.base + HEADER_BYTES, cut, 0, marks.identity)
         kept = [each for each in manifest.segments if each.base + HEADER_BYTES < cut]
         for number, each in enumerate(kept):
@@ -111,6 +110,7 @@ def _fill(
         if skip_bytes or cut < manifest.end:
             restored.next = (manifest.end + max(skip_bytes, GAP_BYTES) + 7) & ~7
             _leap(new / LOG, cut, restored.next, marks.identity)
+        write_restored_from(new / LOG, [(manifest.identity, restored.next), *manifest.restored_from])
         marks.start(manifest.base, restored.next)
     finally:
         marks.close()

@@ -122,15 +122,15 @@ class LogHeld(WireMessage, frozen=True):
     behind `log_offset`, what stands between the two is lost.
 
     What stands before `on_disk` survives a loss of power: a reader goes no further. `lost_bytes`: of the log, in all,
-    that were dropped before the reader had read them. `restored_from`: the logs that this one has the beginning of, by
-    identity in hexadecimal, newest first.
+    that were dropped before the reader had read them. `restored_from`: the logs that this one has the beginning of,
+    newest first: identity in hexadecimal, and the log_offset from which on the next of them had records of its own.
     """
 
     log_offset: LogOffset
     log_base: LogOffset
     on_disk: LogOffset
     lost_bytes: Count
-    restored_from: Annotated[list[LogIdentity], Meta(max_length=MOST_RESTORED_FROM)]
+    restored_from: Annotated[list[tuple[LogIdentity, LogOffset]], Meta(max_length=MOST_RESTORED_FROM)]
 
 
 class Topics(WireMessage, frozen=True):

@@ -59,7 +59,7 @@ class PlainLog:
     put_aside_from = syncs = 0
     sync_error = ""
     identity = name = b"a plain log 1234"
-    restored_from: tuple[str, ...] = ()
+    restored_from: tuple[tuple[str, int], ...] = ()
     disk_free_bytes = 1 << 40
 
     def __init__(self, folder: Path, settings: StoreSettings) -> None:

@@ -36,9 +36,9 @@ FAR = 1 << 40
 
 
 def the_log(
-    end: int = FAR, identity: str = FIRST, first: int = START, restored_from: tuple[str, ...] = ()
+    end: int = FAR, identity: str = FIRST, first: int = START, restored_from: dict[str, int] | None = None
 ) -> WrittenLog:
-    return WrittenLog(identity, first, end, restored_from)
+    return WrittenLog(identity, first, end, restored_from or {})
 
 
 def opened(place: TablePlace, written: WrittenLog | None = None, seed: Iterable[tuple[bytes, int]] = ()) -> TierTable:
@@ -311,10 +311,10 @@ def test_a_restored_log_goes_on_behind_the_table(place: TablePlace) -> None:
     write(table, log)
     leap = table.end + 1_000_000
     with pytest.raises(LogBehindTable):
-        opened(place, the_log(table.end - 8, SECOND, restored_from=(FIRST,)))
+        opened(place, the_log(identity=SECOND, restored_from={FIRST: table.end - 8}))
     with pytest.raises(AnotherStoresTable):
-        opened(place, the_log(identity=SECOND, restored_from=("33" * 16,)))
-    restored = opened(place, the_log(identity=SECOND, restored_from=("33" * 16, FIRST)))
+        opened(place, the_log(identity=SECOND, restored_from={"33" * 16: leap}))
+    restored = opened(place, the_log(identity=SECOND, restored_from={"33" * 16: leap, FIRST: leap}))
     assert restored.end == table.end, "it goes on where the other log ended"
     more = pieces(14, 1, start=leap)
     written = filled(table.begin(), pieces(14, 1, start=table.end)).finish()
@@ -325,6 +325,8 @@ def test_a_restored_log_goes_on_behind_the_table(place: TablePlace) -> None:
         table.commit(written)
     with pytest.raises(AnotherStoresTable):
         opened(place)
+    with pytest.raises(AnotherStoresTable):  # a second one of the same backup: it has other messages at these places
+        opened(place, the_log(identity="44" * 16, restored_from={FIRST: leap}))
     write(opened(place, the_log(identity=SECOND)), pieces(15, 1, start=restored.end))
 
 
