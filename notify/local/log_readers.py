@@ -33,14 +33,13 @@ class LogReaders:
     """
 
     def __init__(self, messages: MessageStore, audit: Audit, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: monotonic seconds. Raises FolderUnusable."""
+        """`clock`: monotonic seconds."""
         self._messages = messages
         self._states = messages.log_readers
         self._audit = audit
         self._clock = clock
         self._seen: dict[str, _Reader] = {}  # who was heard of last stands last
         self._told = self._states.lost()
-        self._restored_from = messages.log.restored_from
 
     def note(self, name: str, log_offset: int) -> None:
         self._seen.pop(name, None)
@@ -82,7 +81,7 @@ class LogReaders:
             self._audit.note(AuditEvent.READER, reason=f"{name} holds the log from log_offset {log_offset} on")
         found = self._states.get(name)
         lost_bytes = found.lost_bytes if found is not None else 0
-        return LogHeld(log_offset, log.base, log.on_disk, lost_bytes, list(self._restored_from))
+        return LogHeld(log_offset, log.base, log.on_disk, lost_bytes, list(log.restored_from))
 
     def forget(self, name: str, by: str) -> bool:
         """False: there is no such reader. Raises a StoreError."""

@@ -93,7 +93,8 @@ class Dispatcher:
             began_s = told_s = time.monotonic()
             began_at = table.end
             try:
-                first = store.record_from(table.end)
+                is_before_own = table.end < max(written.restored_from.values(), default=0)
+                first = store.record_from(table.end) if is_before_own else table.end
                 while self._write_range(store, table, first):
                     held = store.hold(table.end)
                     self._said = ""

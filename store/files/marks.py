@@ -62,6 +62,7 @@ class Marks:
     def __init__(self, folder: Path) -> None:
         """Open the marks of a log's folder, or begin new ones. Raises OSError."""
         path = folder / MARKS
+        self.restored_from = read_restored_from(folder)
         self.is_new = not path.exists()
         self._writing = Lock()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)

@@ -210,7 +210,7 @@ class Log(ReadableLog, WritableLog, Protocol):
     @property
     def restored_from(self) -> Sequence[tuple[str, int]]:
         """The logs that it was restored from, newest first: name in hexadecimal, and the log_offset from which on the
-        next of them had records of its own. Raises FolderUnusable.
+        next of them had records of its own.
         """
 
     def remembered(self) -> bytes:

@@ -24,7 +24,7 @@ from store.errors import (
 )
 from store.files._mapping import unreadable_pages
 from store.files.folder import DataFolder
-from store.files.marks import Marks, Slot, encode_remembered, read_restored_from
+from store.files.marks import Marks, Slot, encode_remembered
 from store.files.segment import ALLOCATE_BYTES, HEADER_BYTES, Sealed, Segment, Spare, segment_path, sync_folder
 from store.log.anew import Anew, Doubt
 from store.log.api import Elsewhere, LogPart
@@ -127,11 +127,8 @@ class CommitLog(SegmentedLog):
 
     @property
     def restored_from(self) -> Sequence[tuple[str, int]]:
-        """The logs that it has the beginning of; see store.files.marks. Raises FolderUnusable."""
-        try:
-            return read_restored_from(self.folder)
-        except OSError as error:
-            raise unusable(self.folder, error) from error
+        """The logs that it has the beginning of; see store.files.marks."""
+        return self.marks.restored_from
 
     def remembered(self) -> bytes:
         """The marks, which the index keeps a copy of."""

@@ -140,14 +140,11 @@ def _backup(data: Path, target: Path, prune: bool, on_progress: Progress) -> Bac
         checkpoint.close()
     oldest = files[0].base if prune and files and not done.checkpoint_fault else 0
     ordered = [segments[base] for base in sorted(segments) if base >= oldest]
-    done.manifest = BackupManifest(
-        FORMAT,
-        slot.identity.hex(),
-        slot.flushed,
-        time.time_ns() // 1_000_000,
-        ordered,
-        name,
-        read_restored_from(data / LOG),
+    done.manifest = msgspec.structs.replace(
+        done.manifest,
+        made_ms=time.time_ns() // 1_000_000,
+        segments=ordered,
+        restored_from=read_restored_from(data / LOG),
     )
     _write_manifest(target, done.manifest)
     _clean(target, done.manifest)

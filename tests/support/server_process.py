@@ -46,9 +46,7 @@ class PenstockServer:
 
     def __init__(self, data: Path, log: Path, options: ServeOptions) -> None:
         self.data = data
-        self._listen = str(
-            options.settings.get("gateway.listen", "")
-        )  # else on a free port, which no outgoing connection gets while it is down
+        self._listen = str(options.settings.get("gateway.listen", ""))  # else on a free port
         self._doors: list[list[str]] = []
         self._turns = itertools.count()
         self._log = log

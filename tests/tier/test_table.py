@@ -35,10 +35,8 @@ Piece = tuple[int, bytes]
 FAR = 1 << 40
 
 
-def the_log(
-    end: int = FAR, identity: str = FIRST, first: int = START, restored_from: dict[str, int] | None = None
-) -> WrittenLog:
-    return WrittenLog(identity, first, end, restored_from or {})
+def the_log(end: int = FAR, identity: str = FIRST, restored_from: dict[str, int] | None = None) -> WrittenLog:
+    return WrittenLog(identity, START, end, restored_from or {})
 
 
 def opened(place: TablePlace, written: WrittenLog | None = None, seed: Iterable[tuple[bytes, int]] = ()) -> TierTable:
