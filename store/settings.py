@@ -12,6 +12,8 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
+MOST_RESTORED_FROM = 16  # of the logs that a log was restored from, one after another
+
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:

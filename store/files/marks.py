@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from store.files.segment import IDENTITY_BYTES, sync_folder
 from store.records._records import crc32c
+from store.settings import MOST_RESTORED_FROM
 
 MARKS = "marks"
 RESTORED_FROM = "restored-from"
-MOST_RESTORED_FROM = 16  # of the logs that a log was restored from, one after another
 MAGIC = b"PENMARKS"
 SLOT_SPACING = 512
 _SLOT = struct.Struct("<8sQQQ16s12x")

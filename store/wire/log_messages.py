@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from store.files.marks import MOST_RESTORED_FROM
+from store.settings import MOST_RESTORED_FROM
 from store.state.changes import WhenBehind
 from store.wire.base import Count, Items, LogOffset, Name, Positive, QueueOffset, TopicFilter, WireMessage
 
