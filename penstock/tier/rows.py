@@ -181,6 +181,14 @@ def key_hashes(messages: Messages, keys: ColumnParts | None) -> NDArray[np.uint6
     return np.unique(hashes)
 
 
+def hash_of_key(key: bytes) -> np.uint64:
+    """As key_hashes() has it."""
+    found = _FNV_OFFSET
+    for byte in key:
+        found = (found ^ byte) * _FNV_PRIME & 0xFFFFFFFFFFFFFFFF
+    return np.uint64(found)
+
+
 def _plain_topics(topics: list[bytes]) -> tuple[list[str], list[str]]:
     """Namespaces and plain names of topics as they are in the log. What no client could name is left as it is."""
     namespaces, names = [], []

@@ -89,11 +89,11 @@ class TierTable:
         `seed`: queues whose first message has been counted before `written.first`, with their next queue_offset; it
         counts when the table is made. Raises TierError.
         """
-        table = _opened(objects)
+        table = opened_table(objects)
         if table is None:
             table = _made(objects, written, seed)
         self = cls(objects, table, written)
-        self._join(_logs_of(objects, table))
+        self._join(logs_of(objects, table))
         self.end = self._position()
         if self.end > written.end:
             raise LogBehindTable(objects.url, self.end, f"ends at {written.end}")
@@ -162,7 +162,7 @@ class TierTable:
         """Look at the newest state. Raises RangeTaken, AnotherStoresTable."""
         with self._objects.failures(self._objects.url):
             self._table.update_incremental()
-        logs = _logs_of(self._objects, self._table)
+        logs = logs_of(self._objects, self._table)
         if next(reversed(logs)) != self._log.identity:
             raise AnotherStoresTable(self._objects.url, next(reversed(logs)), self._log.identity)
         end = self._position()
@@ -260,7 +260,7 @@ class TierTable:
 
     def _snapshots(self) -> list[str]:
         """Names of the counters' snapshots of this table, oldest first."""
-        logs = _logs_of(self._objects, self._table)
+        logs = logs_of(self._objects, self._table)
         names = self._objects.names(COUNTERS_FOLDER)
         return [name for name in names if name.removesuffix(".arrow").rpartition("-")[2] in logs]
 
@@ -294,7 +294,8 @@ class TierTable:
                 self._counted += len(names)
 
 
-def _opened(objects: ObjectFolder) -> DeltaTable | None:
+def opened_table(objects: ObjectFolder) -> DeltaTable | None:
+    """None: there is no table. Raises TierError."""
     with objects.failures(objects.url):
         try:
             return DeltaTable(objects.delta_url, storage_options=objects.options)
@@ -329,7 +330,7 @@ def _made(objects: ObjectFolder, written: WrittenLog, seed: Iterable[tuple[bytes
         )
 
 
-def _logs_of(objects: ObjectFolder, table: DeltaTable) -> dict[str, int]:
+def logs_of(objects: ObjectFolder, table: DeltaTable) -> dict[str, int]:
     """The logs that wrote a table, oldest first, with their first log_offset. Raises NotOurTable, TableTooNew."""
     properties = table.metadata().configuration
     stated, logs = properties.get(_FORMAT), properties.get(_LOGS)

@@ -6,11 +6,11 @@ The bytes are verified by store.records._records.verify; positions are counted f
 import os
 
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.string cimport memcpy, memset
 from posix.unistd cimport pread
 
-from store.records._records cimport HEADER_BYTES, TYPE_BATCH, TYPE_GAP, TYPE_MESSAGE, RecordHeader, fault
+from store.records._records cimport HEADER_BYTES, TYPE_BATCH, TYPE_GAP, TYPE_MESSAGE, RecordHeader, fault, stamp
 
 cdef enum:
     NOTHING = -1
@@ -295,3 +295,129 @@ cdef int check_bounds(const uint8_t[::1] data, const int64_t[::1] starts, const 
         if starts[i] < 0 or lengths[i] < 0 or starts[i] + lengths[i] > data.shape[0]:
             raise ValueError(f"part {i} lies outside of the data")
     return 0
+
+
+cdef class Parts:
+    """A column of bytes. Row i has data[offsets[n]:offsets[n + 1]], where n is numbers[i], or i if there are no numbers.
+
+    Raises ValueError where a part or a number lies outside.
+    """
+    cdef const int32_t[::1] offsets, numbers
+    cdef const uint8_t[::1] data
+    cdef bint is_numbered
+    cdef readonly Py_ssize_t count
+
+    def __init__(self, const int32_t[::1] offsets not None, const uint8_t[::1] data not None, numbers=None):
+        cdef Py_ssize_t i, parts = offsets.shape[0] - 1
+        self.offsets, self.data = offsets, data
+        self.is_numbered = numbers is not None
+        if parts < 0 or offsets[0] < 0 or offsets[parts] > data.shape[0]:
+            raise ValueError("a part lies outside of the data")
+        for i in range(parts):
+            if offsets[i] > offsets[i + 1]:
+                raise ValueError(f"part {i} ends before it begins")
+        self.count = parts
+        if self.is_numbered:
+            self.numbers = numbers
+            self.count = self.numbers.shape[0]
+            for i in range(self.count):
+                if not 0 <= self.numbers[i] < parts:
+                    raise ValueError(f"row {i} has a part that is not there")
+
+    cdef inline int32_t of(self, Py_ssize_t row) noexcept nogil:
+        return self.numbers[row] if self.is_numbered else <int32_t>row
+
+    cdef inline int64_t size(self, Py_ssize_t row) noexcept nogil:
+        cdef int32_t n = self.of(row)
+        return self.offsets[n + 1] - self.offsets[n]
+
+    cdef inline char *copy(self, Py_ssize_t row, char *to) noexcept nogil:
+        """Returns where it ends."""
+        cdef int32_t n = self.of(row)
+        cdef size_t size = self.offsets[n + 1] - self.offsets[n]
+        if size:
+            memcpy(to, &self.data[self.offsets[n]], size)
+        return to + size
+
+
+cdef class MessageColumns:
+    """The parts of messages by column; row i of each is of message i. Raises ValueError if the columns are not of one
+    size, or a part is too long for a record."""
+    cdef const int64_t[::1] log_offsets, timestamps_ms
+    cdef const int16_t[::1] flags
+    cdef Parts topics, client_ids, attributes, properties, payloads
+    cdef readonly Py_ssize_t count
+
+    def __init__(self, const int64_t[::1] log_offsets not None, const int64_t[::1] timestamps_ms not None,
+                 const int16_t[::1] flags not None, Parts topics not None, Parts client_ids not None,
+                 Parts attributes not None, Parts properties not None, Parts payloads not None):
+        cdef Py_ssize_t i, count = log_offsets.shape[0]
+        if any(size != count for size in (timestamps_ms.shape[0], flags.shape[0], topics.count, client_ids.count,
+                                          attributes.count, properties.count, payloads.count)):
+            raise ValueError("the columns are not of one size")
+        for i in range(count):
+            if max(topics.size(i), client_ids.size(i), attributes.size(i)) > 0xFFFF:
+                raise ValueError(f"a part of message {i} is too long for a record")
+        self.count = count
+        self.log_offsets, self.timestamps_ms, self.flags = log_offsets, timestamps_ms, flags
+        self.topics, self.client_ids, self.attributes = topics, client_ids, attributes
+        self.properties, self.payloads = properties, payloads
+
+    cdef inline int64_t size(self, Py_ssize_t row) noexcept nogil:
+        cdef int64_t size = HEADER_BYTES + self.topics.size(row) + self.client_ids.size(row) + self.attributes.size(row)
+        return size + self.properties.size(row) + self.payloads.size(row) + 7 & ~7
+
+    def sizes(self, const int64_t[::1] rows not None, int64_t[::1] sizes not None):
+        """Put down how long the record of each of these rows is, in bytes."""
+        cdef Py_ssize_t i
+        self.check(rows, sizes)
+        with nogil:
+            for i in range(rows.shape[0]):
+                sizes[i] = self.size(rows[i])
+
+    def put(self, const int64_t[::1] rows not None, const int64_t[::1] places not None, uint8_t[::1] to not None):
+        """Put the messages of these rows in log format to their places in `to`, each with the log_offset that it had.
+
+        Raises ValueError where there is no room.
+        """
+        cdef Py_ssize_t i
+        cdef int64_t room = to.shape[0]
+        cdef bint fits = True
+        self.check(rows, places)
+        with nogil:
+            for i in range(rows.shape[0]):
+                fits = 0 <= places[i] <= room - self.size(rows[i])
+                if not fits:
+                    break
+                self.put_one(rows[i], <char *>&to[places[i]])
+        if not fits:
+            raise ValueError(f"there is no room for message {rows[i]}")
+
+    cdef void put_one(self, Py_ssize_t row, char *to) noexcept nogil:
+        cdef RecordHeader *header = <RecordHeader *>to
+        cdef int64_t size = self.size(row)
+        cdef char *end = to + HEADER_BYTES
+        header.length = <uint32_t>size
+        header.type = TYPE_MESSAGE
+        header.flags = <uint8_t>self.flags[row]
+        header.topic_length = <uint16_t>self.topics.size(row)
+        header.client_id_length = <uint16_t>self.client_ids.size(row)
+        header.attributes_length = <uint16_t>self.attributes.size(row)
+        header.properties_length = <uint32_t>self.properties.size(row)
+        header.payload_length = <uint32_t>self.payloads.size(row)
+        end = self.topics.copy(row, end)
+        end = self.client_ids.copy(row, end)
+        end = self.attributes.copy(row, end)
+        end = self.properties.copy(row, end)
+        end = self.payloads.copy(row, end)
+        memset(end, 0, to + size - end)
+        stamp(to, size, self.log_offsets[row], self.timestamps_ms[row])
+
+    cdef int check(self, const int64_t[::1] rows, const int64_t[::1] beside) except -1:
+        cdef Py_ssize_t i
+        if beside.shape[0] != rows.shape[0]:
+            raise ValueError("one number for each row is wanted")
+        for i in range(rows.shape[0]):
+            if not 0 <= rows[i] < self.count:
+                raise ValueError(f"message {rows[i]} is not there")
+        return 0

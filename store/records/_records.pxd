@@ -94,4 +94,5 @@ cdef const char *properties_of(const RecordHeader *record) noexcept nogil
 cdef tuple as_seen(const RecordHeader *record)
 cdef tuple as_tuple(const RecordHeader *record)
 cdef const char *payload_of(const RecordHeader *record) noexcept nogil
+cdef void stamp(char *data, size_t size, uint64_t log_offset, uint64_t timestamp_ms) noexcept nogil
 cdef const char *fault(const char *data, size_t room, uint64_t log_offset) noexcept nogil

@@ -1,0 +1,314 @@
+"""The data files of the table as they are read: where a place of the log lies, and the rows that lie there.
+
+A row group is fetched and decoded only if its index says that it has something that is wanted. Row groups that have one
+range of the log in common, as compaction makes them, are read together.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from penstock.tier.cache import ReadCache
+from penstock.tier.errors import ObjectMissing
+from penstock.tier.files import index_of
+from penstock.tier.group import READ_AS_DICTIONARY, READ_COLUMNS, GroupIndex, ReadGroup, Rows
+from penstock.tier.objects import ObjectFolder
+from penstock.tier.table import logs_of, opened_table
+
+FOOTER_BYTES: Final = 64 << 10  # fetched at the end of a file, before its footer's size is known
+_PARQUET_END: Final = 8
+
+
+class DataFile(NamedTuple):
+    """A data file as the table lists it. `first` and `last` are log_offsets of rows."""
+
+    first: int
+    last: int
+    path: str
+    size_bytes: int
+    latest_ms: int  # when its newest message was stored
+
+
+class Place(NamedTuple):
+    """A row group, and the range of the log that its rows are of."""
+
+    start: int
+    end: int
+    file: DataFile
+    group: int
+
+
+class Span(NamedTuple):
+    """A range of the log, and the row groups that have its rows."""
+
+    start: int
+    end: int
+    places: list[Place]
+
+
+class Selection(NamedTuple):
+    """Rows of a row group in the order of the log, and where they are in the log."""
+
+    group: ReadGroup
+    rows: Rows
+    log_offsets: Rows
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes + self.log_offsets.nbytes
+
+    def between(self, start: int, stop: int) -> Selection:
+        """Those with start <= log_offset < stop."""
+        first, behind = np.searchsorted(self.log_offsets, (start, stop)).tolist()
+        return Selection(self.group, self.rows[first:behind], self.log_offsets[first:behind])
+
+    def where(self, fits: NDArray[np.bool_]) -> Selection:
+        return Selection(self.group, self.rows[fits], self.log_offsets[fits])
+
+
+class _Files(NamedTuple):
+    """The data files of one version of the table, by their first rows; `lasts`: the greatest last one up to each."""
+
+    by_first: list[DataFile]
+    lasts: list[int]
+    by_last: list[DataFile]  # the greatest first
+    first: int  # log_offset where the history begins
+
+
+class _Index(NamedTuple):
+    """The index of a data file: as it lies there, and the range of each row group."""
+
+    data: bytes
+    ranges: list[tuple[int, int]]
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data) + 64 * len(self.ranges)
+
+
+class _Footer(NamedTuple):
+    metadata: pq.FileMetaData
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.metadata.serialized_size)
+
+
+class TableHistory:
+    """Owner of what was read of the table, for several threads. Every method raises TierError."""
+
+    def __init__(self, objects: ObjectFolder, cache_bytes: int) -> None:
+        self._objects = objects
+        self._cache = ReadCache(cache_bytes)
+        self._refreshing = threading.Lock()
+        self._table: Any = None
+        self._files = _Files([], [], [], 0)
+        self.end = 0
+
+    def refresh(self) -> None:
+        """Look at the newest version of the table."""
+        with self._refreshing, self._objects.failures(self._objects.url):
+            if self._table is None:
+                self._table = opened_table(self._objects)
+                if self._table is None:
+                    raise ObjectMissing(self._objects.url, "there is no table yet")
+            else:
+                self._table.update_incremental()
+            logs = logs_of(self._objects, self._table)
+            actions = pa.table(self._table.get_add_actions(flatten=True))
+            found = sorted(map(DataFile, *_listed(actions))) if len(actions) else []
+            lasts = list(accumulate((file.last for file in found), max))
+            by_last = sorted(found, key=lambda file: -file.last)
+            self.end = self._table.transaction_version(next(reversed(logs))) or 0
+            self._files = _Files(found, lasts, by_last, next(iter(logs.values())))
+
+    @property
+    def first(self) -> int:
+        """log_offset where the history begins."""
+        return self._files.first
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._cache.used_bytes
+
+    # --- where a place of the log lies
+
+    def spans_from(self, start: int) -> Iterator[Span]:
+        """The ranges that have rows and end behind `start`, in the order of the log."""
+        files = self._files
+        waiting = iter(files.by_first[bisect_left(files.lasts, start) :])
+        file = next(waiting, None)
+        found: list[Place] = []
+        while found or file is not None:
+            while file is not None and (not found or file.first < found[0].end):
+                for place in self._places(file):
+                    if place.end > start:
+                        heapq.heappush(found, place)
+                file = next(waiting, None)
+            if found:
+                first = heapq.heappop(found)
+                places = [first]
+                while found and found[0].start == first.start:
+                    places.append(heapq.heappop(found))
+                yield Span(first.start, first.end, places)
+
+    def spans_before(self, before: int) -> Iterator[Span]:
+        """The ranges that have rows and begin before a log_offset, the newest first."""
+        waiting = (file for file in self._files.by_last if file.first < before)
+        file = next(waiting, None)
+        found: list[tuple[int, Place]] = []
+        while found or file is not None:
+            while file is not None and (not found or file.last >= -found[0][0]):
+                for place in self._places(file):
+                    if place.start < before:
+                        heapq.heappush(found, (-place.start, place))
+                file = next(waiting, None)
+            if found:
+                places = [heapq.heappop(found)[1]]
+                while found and -found[0][0] == places[0].start:
+                    places.append(heapq.heappop(found)[1])
+                yield Span(places[0].start, places[0].end, places)
+
+    def _places(self, file: DataFile) -> list[Place]:
+        return [Place(*each, file, number) for number, each in enumerate(self._index(file).ranges)]
+
+    # --- what lies there
+
+    def index(self, place: Place) -> GroupIndex:
+        """What the index says of a row group."""
+
+        def read() -> GroupIndex:
+            with self._damage(index_of(place.file.path)):
+                return GroupIndex.of(pa.ipc.open_file(self._index(place.file).data).get_batch(place.group))
+
+        return self._cache.get(("entry", place.file.path, place.group), read)
+
+    def _index(self, file: DataFile) -> _Index:
+        name = index_of(file.path)
+
+        def read() -> _Index:
+            data = self._objects.get(name)
+            with self._damage(name):
+                options = pa.ipc.IpcReadOptions(included_fields=[0, 1])
+                whole = pa.ipc.open_file(data, options=options).read_all()
+            return _Index(data, list(zip(whole["start"].to_pylist(), whole["end"].to_pylist(), strict=True)))
+
+        return self._cache.get(("index", file.path), read)
+
+    def group(self, place: Place) -> ReadGroup:
+        """The rows of a row group."""
+
+        def read() -> ReadGroup:
+            index = self.index(place)
+            with self._damage(place.file.path):
+                return ReadGroup(index, self._rows(place.file, place.group))
+
+        return self._cache.get(("rows", place.file.path, place.group), read)
+
+    def has_read(self, place: Place) -> bool:
+        """Whether the rows of a row group are in memory, or on their way."""
+        return ("rows", place.file.path, place.group) in self._cache
+
+    def selection(self, place: Place, topic_filter: str) -> Selection | None:
+        """The rows with the topics that a filter matches; None: there are none."""
+
+        def read() -> Selection:
+            group = self.group(place)
+            rows = group.sorted(self.index(place).rows_of(topics))
+            return Selection(group, rows, group.log_offsets[rows])
+
+        topics = self.index(place).matching(topic_filter)
+        if not len(topics):
+            return None
+        return self._cache.get(("selection", place.file.path, place.group, topic_filter), read)
+
+    def _rows(self, file: DataFile, group: int) -> pa.Table:
+        metadata = self._cache.get(("footer", file.path), lambda: self._footer(file)).metadata
+        columns = [metadata.row_group(group).column(i) for i in range(metadata.num_columns)]
+        starts = [each.dictionary_page_offset or each.data_page_offset for each in columns]
+        start = min(starts)
+        end = max(at + each.total_compressed_size for at, each in zip(starts, columns, strict=True))
+        data = self._range(file, start, end)
+        source = pa.PythonFile(_Window(data, start, file.size_bytes), mode="r")
+        parquet = pq.ParquetFile(source, metadata=metadata, read_dictionary=READ_AS_DICTIONARY)
+        return parquet.read_row_group(group, columns=READ_COLUMNS, use_threads=False)
+
+    def _footer(self, file: DataFile) -> _Footer:
+        tail = self._range(file, max(0, file.size_bytes - FOOTER_BYTES), file.size_bytes)
+        size = int.from_bytes(tail[-_PARQUET_END:-4], "little") + _PARQUET_END
+        if size > len(tail):
+            tail = self._range(file, max(0, file.size_bytes - size), file.size_bytes)
+        with self._damage(file.path):
+            return _Footer(pq.read_metadata(pa.BufferReader(tail)))
+
+    def _range(self, file: DataFile, start: int, end: int) -> bytes:
+        with self._objects.failures(file.path):
+            return bytes(obstore.get_range(self._objects.store, file.path, start=start, end=end))
+
+    def _damage(self, name: str) -> _Damage:
+        return _Damage(f"{self._objects.url}/{name}")
+
+
+def _listed(actions: pa.Table) -> list[list[Any]]:
+    """The fields of DataFile, by column."""
+    names = ("min.log_offset", "max.log_offset", "path", "size_bytes")
+    latest = actions["max.timestamp"].cast(pa.timestamp("ms")).cast(pa.int64())
+    return [*(actions[name].to_pylist() for name in names), latest.to_pylist()]
+
+
+class _Damage:
+    """What libraries raise for bytes that they cannot read becomes a TierError that names the object."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, (pa.ArrowException, OSError, ValueError, EOFError)):
+            raise ObjectMissing(self._where, f"it is damaged: {error}") from error
+
+
+class _Window:
+    """A part of a file, as a file."""
+
+    closed = False
+
+    def __init__(self, data: bytes, start: int, size: int) -> None:
+        self._data, self._start, self._size = data, start, size
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        first = self._at - self._start
+        if first < 0 or size < 0 or first + size > len(self._data):
+            raise EOFError(f"bytes {self._at} to {self._at + size} were not fetched")
+        self._at += size
+        return self._data[first : first + size]
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,284 @@
+"""Reads history from the table, as records in log format: by pages of a topic filter, by log_offset, by key.
+
+A question is bounded in bytes and in time. Who asks goes on from where the answer says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from lightqueue.queues.matching import has_wildcard
+from penstock.tier.errors import ObjectMissing
+from penstock.tier.group import EVERYTHING
+from penstock.tier.history import Place, Selection, Span, TableHistory
+from penstock.tier.rows import hash_of_key
+
+T = TypeVar("T")
+
+ANSWER_S: Final = 0.5
+FAR_BEHIND: Final = 1 << 63
+MOST_RECORDS: Final = 8_192  # of a page
+
+
+class ReadPage(NamedTuple):
+    """Messages in log format, their number, the log_offset to go on from, and the first one's queue_offset (-1: the
+    filter is no topic, or there is no message)."""
+
+    records: bytes
+    number: int
+    next: int
+    queue_offset: int = -1
+
+
+class ScanQuestion(NamedTuple):
+    """Messages of a topic filter with start <= log_offset < stop, with one tag (empty: any)."""
+
+    topic_filter: str
+    start: int
+    stop: int
+    tag: str = ""
+
+
+class KeyQuestion(NamedTuple):
+    """Messages with a key and log_offset < before, of a topic filter (empty: any), since <= time < until in ms."""
+
+    key: str
+    topic_filter: str
+    since_ms: int
+    until_ms: int
+    before: int
+    most: int
+
+
+class FoundRecords(NamedTuple):
+    """Messages in log format, their number, and the log_offset before which to go on (0: no more)."""
+
+    records: bytes
+    number: int
+    before: int
+
+
+class RecordsThere(NamedTuple):
+    """Of log_offsets: whether a message is there, and the messages, in log format, in this order. `queue_offset` of
+    the first message."""
+
+    found: list[bool]
+    records: bytes
+    queue_offset: int
+
+
+class TableReader:
+    """Answers questions about the table. Several threads may ask. Every method raises TierError."""
+
+    def __init__(self, history: TableHistory, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: monotonic seconds."""
+        self._history = history
+        self._clock = clock
+
+    @property
+    def first(self) -> int:
+        """log_offset where the history begins."""
+        return self._history.first
+
+    def scan(self, wanted: ScanQuestion, max_bytes: int, limit_bytes: int) -> ReadPage:
+        """Messages, about `max_bytes`, and never more than `limit_bytes`; a single larger one is left out."""
+        return self._newest(wanted.stop, lambda: self._scan(wanted, max_bytes, limit_bytes))
+
+    def at(self, log_offsets: list[int], limit_bytes: int) -> RecordsThere:
+        """Messages by their places: of fewer log_offsets if they get too long."""
+        return self._newest(max(log_offsets, default=0) + 1, lambda: self._at(log_offsets, limit_bytes))
+
+    def find(self, wanted: KeyQuestion, limit_bytes: int) -> FoundRecords:
+        """Messages with a key, the newest first."""
+        return self._newest(wanted.before, lambda: self._find(wanted, limit_bytes))
+
+    def seek(self, topic_filter: str, at_ms: int | None, queue_offset: int, start: int, stop: int) -> tuple[int, bool]:
+        """log_offset of the first message of a filter that was stored at a time or later, or of the topic's message
+        with this queue_offset or a later one; `stop` if that is not before it. False: go on from there."""
+        return self._newest(stop, lambda: self._seek(topic_filter, at_ms, queue_offset, start, stop))
+
+    def _newest(self, until: int, read: Callable[[], T]) -> T:
+        """The result of `read` of the table as it is known, if that is up to `until`; else of the newest one. Once
+        more if a file was vacuumed since."""
+        if until > self._history.end:
+            self._history.refresh()
+        try:
+            return read()
+        except ObjectMissing:
+            self._history.refresh()
+            return read()
+
+    def _scan(self, wanted: ScanQuestion, max_bytes: int, limit_bytes: int) -> ReadPage:
+        page = _Page(min(max_bytes, limit_bytes), limit_bytes)
+        is_topic = not has_wildcard(wanted.topic_filter)
+        ends_s = self._clock() + ANSWER_S
+        for span in self._history.spans_from(wanted.start):
+            if span.start >= wanted.stop:
+                break
+            if not page.take(list(self._chosen(span, wanted))):
+                return page.taken(page.next, is_topic)
+            if self._clock() >= ends_s and span.end < wanted.stop:
+                return page.taken(span.end, is_topic)
+        return page.taken(wanted.stop, is_topic)
+
+    def _chosen(self, span: Span, wanted: ScanQuestion) -> Iterator[Selection]:
+        for place in span.places:
+            found = self._history.selection(place, wanted.topic_filter)
+            if found is None:
+                continue
+            found = found.between(wanted.start, wanted.stop)
+            if wanted.tag:
+                found = found.where(found.group.has_tag(found.rows, wanted.tag))
+            if len(found.rows):
+                yield found
+
+    def _at(self, log_offsets: list[int], limit_bytes: int) -> RecordsThere:
+        page = _Page(limit_bytes, limit_bytes)
+        ends_s = self._clock() + ANSWER_S
+        there: list[bool] = []
+        span: Span | None = None
+        spans: Iterator[Span] = iter(())
+        behind = FAR_BEHIND
+        for log_offset in log_offsets:
+            if log_offset < behind:
+                spans = self._history.spans_from(log_offset)
+                span = next(spans, None)
+            behind = log_offset
+            while span is not None and span.end <= log_offset:
+                span = next(spans, None)
+            found = [] if span is None or log_offset < span.start else list(self._standing(span, log_offset))
+            if not page.take(found) or (there and self._clock() >= ends_s):
+                break
+            there.append(bool(found) and page.has(log_offset))
+        known = [each for each, is_there in zip(log_offsets, there, strict=False) if is_there]
+        return RecordsThere(there, page.in_order(known), page.queue_offset)
+
+    def _standing(self, span: Span, log_offset: int) -> Iterator[Selection]:
+        for place in span.places:
+            found = self._history.selection(place, EVERYTHING)
+            if found is not None and len((here := found.between(log_offset, log_offset + 1)).rows):
+                yield here
+
+    def _seek(self, topic_filter: str, at_ms: int | None, queue_offset: int, start: int, stop: int) -> tuple[int, bool]:
+        ends_s = self._clock() + ANSWER_S
+        for span in self._history.spans_from(start):
+            if span.start >= stop:
+                break
+            if at_ms is None:
+                found = [self._counted(place, topic_filter.encode(), queue_offset) for place in span.places]
+            else:
+                found = [self._stored_since(place, topic_filter, at_ms) for place in span.places]
+            first = min((each for each in found if each is not None), default=None)
+            if first is not None:
+                return min(first, stop), True
+            if self._clock() >= ends_s and span.end < stop:
+                return span.end, False
+        return stop, True
+
+    def _counted(self, place: Place, topic: bytes, queue_offset: int) -> int | None:
+        last = self._history.index(place).last_queue_offset(topic)
+        if last is None or last < queue_offset:
+            return None
+        found = self._history.selection(place, topic.decode())
+        assert found is not None
+        at = int(np.searchsorted(found.group.queue_offsets[found.rows], queue_offset))
+        return int(found.log_offsets[at])
+
+    def _stored_since(self, place: Place, topic_filter: str, at_ms: int) -> int | None:
+        if place.file.latest_ms < at_ms:
+            return None
+        found = self._history.selection(place, topic_filter)
+        if found is None:
+            return None
+        since = np.flatnonzero(found.group.timestamps_ms[found.rows] >= at_ms)
+        return int(found.log_offsets[since[0]]) if len(since) else None
+
+    def _find(self, wanted: KeyQuestion, limit_bytes: int) -> FoundRecords:
+        page = _Page(limit_bytes, limit_bytes)
+        key_hash = hash_of_key(wanted.key.encode())
+        ends_s = self._clock() + ANSWER_S
+        found: list[int] = []
+        for span in self._history.spans_before(wanted.before):
+            if max(place.file.latest_ms for place in span.places) < wanted.since_ms:
+                break
+            of_span = [
+                each
+                for place in span.places
+                if self._history.index(place).has_key(key_hash)
+                for each in self._with_key(place, wanted)
+            ]
+            for log_offset, one in sorted(of_span, key=lambda each: -each[0]):
+                if len(found) == wanted.most or not page.take([one]):
+                    return FoundRecords(page.in_order(found), len(found), log_offset + 1)
+                if page.has(log_offset):
+                    found.append(log_offset)
+            if self._clock() >= ends_s:
+                return FoundRecords(page.in_order(found), len(found), span.start)
+        return FoundRecords(page.in_order(found), len(found), 0)
+
+    def _with_key(self, place: Place, wanted: KeyQuestion) -> Iterator[tuple[int, Selection]]:
+        """Messages with the key, one by one."""
+        found = self._history.selection(place, wanted.topic_filter or EVERYTHING)
+        if found is None:
+            return
+        found = found.between(0, wanted.before)
+        times = found.group.timestamps_ms[found.rows]
+        fits = (times >= wanted.since_ms) & (times < wanted.until_ms) & found.group.has_key(found.rows, wanted.key)
+        found = found.where(fits)
+        for log_offset in found.log_offsets.tolist():
+            yield log_offset, found.between(log_offset, log_offset + 1)
+
+
+class _Page:
+    """The messages that one question has found so far, and the room that is left."""
+
+    def __init__(self, max_bytes: int, limit_bytes: int) -> None:
+        self._max_bytes, self._limit_bytes = max_bytes, limit_bytes
+        self._parts: dict[int, bytes] = {}  # by the log_offset of their first message
+        self._used_bytes = 0
+        self.queue_offset = -1  # of the first message
+        self.number = 0
+        self.next = 0  # log_offset behind the last message, once it is full
+
+    def taken(self, following: int, is_topic: bool) -> ReadPage:
+        return ReadPage(b"".join(self._parts.values()), self.number, following, self.queue_offset if is_topic else -1)
+
+    def in_order(self, log_offsets: list[int]) -> bytes:
+        """Messages that were taken one by one, in this order."""
+        return b"".join(self._parts.get(each, b"") for each in log_offsets)
+
+    def has(self, log_offset: int) -> bool:
+        """Whether the message there was the one that was taken last."""
+        return self.next == log_offset + 8
+
+    def take(self, selections: list[Selection]) -> bool:
+        """Add messages of one span. False: the page is full, `next` says where it ends."""
+        if not selections:
+            return True
+        offsets = np.concatenate([each.log_offsets for each in selections])
+        sizes = np.concatenate([each.group.sizes(each.rows) for each in selections])
+        of_group = np.repeat(np.arange(len(selections)), [len(each.rows) for each in selections])
+        order = np.argsort(offsets, kind="stable")
+        order = order[sizes[order] <= self._limit_bytes]  # what is larger than any answer is left out
+        ends = np.cumsum(sizes[order])
+        number = int(np.searchsorted(ends, self._max_bytes - self._used_bytes, side="right"))
+        number = min(number or (not self.number), len(order), MOST_RECORDS - self.number)
+        if number:
+            rows = np.concatenate([each.rows for each in selections])
+            chosen = order[:number]
+            places = ends[:number] - sizes[chosen]
+            to = np.empty(int(ends[number - 1]), np.uint8)
+            for i, each in enumerate(selections):
+                ours = of_group[chosen] == i
+                each.group.put(rows[chosen[ours]], places[ours], to)
+            if not self.number:
+                self.queue_offset = int(selections[of_group[chosen[0]]].group.queue_offsets[rows[chosen[0]]])
+            self._parts[int(offsets[chosen[0]])] = to.tobytes()
+            self._used_bytes += len(to)
+            self.number += number
+            self.next = int(offsets[chosen[-1]]) + 8  # any record is longer, so no other begins before
+        return number == len(order)
