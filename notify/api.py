@@ -21,6 +21,7 @@ from store.state.changes import GroupAdvanced
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey
 from store.state.sessions import SessionState
+from store.wire.messages import Failed, FailureCode, Scanned
 from store.wire.operator_messages import BansTold, ClientDetails, Disconnect, GatewayReport, LoginsEnded
 from store.wire.pace_messages import Slow
 
@@ -179,7 +180,8 @@ class History(Protocol):
         """log_offset that `earliest`, `-1h` or an RFC 3339 time stands for; `start`: to go on from, 0 at first."""
 
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
-        """Messages that match, from log_offset `start` on and before `stop`; perhaps none, with more behind."""
+        """Messages that match, from log_offset `start` on and before `stop`; perhaps none, with more behind. None, and
+        `next` is `start`: they cannot be read now, ask again later."""
 
 
 def pasts_of(data: bytes) -> list[Past]:
@@ -188,6 +190,15 @@ def pasts_of(data: bytes) -> list[Past]:
         Past(record.log_offset, record.qos, record.retain, bytes(record.client_id), lost_of(record))
         for record in read_records(memoryview(data))
     ]
+
+
+def page_of(answer: object, records: bytes, start: int) -> Page | None:
+    """The page that an answer to a Scan from `start` on is; an empty one that ends there: the store has it, but cannot
+    read it now. None: it has no such position."""
+    if isinstance(answer, Scanned):
+        return Page(pasts_of(records), answer.next)
+    is_later = isinstance(answer, Failed) and answer.code == FailureCode.UNAVAILABLE
+    return Page([], start) if is_later else None
 
 
 # --- what a store is asked

@@ -69,10 +69,10 @@ class StoreClient:
         """Ask, and wait for the answer."""
         return self.ask(request, kind)[0]
 
-    def ask(self, request: WireMessage, kind: type[M]) -> tuple[M, memoryview]:
-        """As call(); with the records that follow the answer."""
+    def ask(self, request: WireMessage, kind: type[M], records: bytes = b"") -> tuple[M, memoryview]:
+        """As call(); with records behind the request, and those that follow the answer."""
         try:
-            self._link.send(request, 1)
+            self._link.send(request, 1, records)
             frame = self._link.receive()
             return ERRORS.checked(frame.message, kind), frame.records
         except (StoreAway, WireError) as error:

@@ -43,14 +43,14 @@ class FoundMessages(NamedTuple):
     before: int
 
 
-def find(store: MessageStore, wanted: FindQuery, before: int, limit: int) -> FoundMessages:
-    """Find messages. Reads at most MOST_LOOKED_AT records. Raises a StoreError."""
+def find(store: MessageStore, wanted: FindQuery, before: int, limit: int, first: int = 0) -> FoundMessages:
+    """Find messages at log_offset `first` or behind it. Reads at most MOST_LOOKED_AT records. Raises a StoreError."""
     before = min(before, store.end, store.log.behind_time(wanted.until_ms))
     found: list[int] = []
     for looked_at, log_offset in enumerate(store.keys.candidates(wanted.key, before)):
         if looked_at == MOST_LOOKED_AT or len(found) == limit:
             return FoundMessages(found, log_offset + 1)
-        if log_offset < store.log.first:
+        if log_offset < max(first, store.log.first):
             break
         try:
             record = store.record(log_offset)

@@ -20,6 +20,7 @@ from notify.local.log_readers import LogReaders
 from notify.local.members import Followers, Member
 from notify.local.questions import Judges
 from notify.local.reads import RetainedPages
+from notify.local.tier import Tier, TierPolicy
 from notify.local.user_quotas import NO_QUOTAS, QuotaLimits, UserQuotas
 from store.audit import Audit
 from store.errors import StoreError
@@ -81,15 +82,17 @@ class Hub:
         quotas: QuotaLimits = NO_QUOTAS,
         audit: Audit | None = None,
         lookup: Lookup | None = None,
+        reads_tier: TierPolicy = "not_in_log",
     ) -> None:
         """`waits_for_peers`: members that the log remembers may come back; see `returning`. `lookup`: which gateways
-        are told of queues that they do not follow; None: none.
+        are told of queues that they do not follow; None: none. `reads_tier`: which history is read in the tier.
         """
         self.messages = messages
         self.lookup = lookup
         self.facts: ServerFacts | None = None  # of this process, for operators
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
         self.readers = LogReaders(messages, audit or Audit())
+        self.tier = Tier(messages, reads_tier)
         self.retained_pages = RetainedPages(messages)
         self.followers = Followers(messages.queues)
         self.bans = LocalBans(messages, self.tell, audit or Audit())
@@ -153,6 +156,7 @@ class Hub:
         more = self.messages.tick()
         self.settle()
         self.consumers.tick()
+        self.tier.tick()
         self.readers.tell_losses()
         return more
 

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from lightqueue.errors import NoSuchPosition
 from lightqueue.message_store import MessageStore
 from lightqueue.queues.retained_search import find_retained, heads_found
-from notify.api import HISTORY_PAGE_BYTES, Page, RetainedMessage, RetainedPage, SoughtPosition, pasts_of
+from notify.api import HISTORY_PAGE_BYTES, Page, RetainedMessage, RetainedPage, SoughtPosition, page_of, pasts_of
+from notify.local.tier_reads import Past, TierReads
 from store.errors import StoreError
+from store.wire import messages as wire
+from store.wire.messages import WireMessage
 
 PER_PAGE = 500  # some 2 ms, whether or not they match; a turn may take two
 PAGES_KEPT = 64  # some 75 KB each
@@ -46,33 +49,52 @@ class RetainedPages:
 
 
 class LocalHistory:
-    """A History (notify.api) whose answers come at once."""
+    """A History (notify.api). What the log has is answered at once, the rest once the tier has read it."""
 
-    def __init__(self, messages: MessageStore) -> None:
+    def __init__(self, messages: MessageStore, tier_reads: TierReads) -> None:
         self._messages = messages
+        self._tier_reads = tier_reads
 
     def seek(self, topic_filter: str, where: str, start: int, then: Callable[[SoughtPosition | None], None]) -> None:
         from lightqueue.reading.replay import seek
 
-        sought: SoughtPosition | None
-        try:
-            sought = SoughtPosition(*seek(self._messages, topic_filter, where, start))
-        except (NoSuchPosition, StoreError):
-            sought = None
-        then(sought)
+        def sought(answer: WireMessage, _: bytes) -> None:
+            then(SoughtPosition(answer.log_offset, answer.found) if isinstance(answer, wire.Sought) else None)
+
+        request = wire.Seek(topic_filter, where, start)
+        if not self._asked_tier(request, sought):
+            known = self._tier_reads.known(where)
+            found: SoughtPosition | None
+            try:
+                result = seek(self._messages, topic_filter, where, start) if known is None else (known, True)
+                found = SoughtPosition(*result)
+            except (NoSuchPosition, StoreError):
+                found = None
+            then(found)
 
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
         from lightqueue.reading.replay import ScanQuery, scan
 
-        page: Page | None
-        try:
-            found = scan(
-                self._messages, ScanQuery(topic_filter, start, stop), HISTORY_PAGE_BYTES, HISTORY_PAGE_BYTES << 10
-            )
-            page = Page(pasts_of(found.records), found.next)
-        except (NoSuchPosition, StoreError):
-            page = None
-        then(page)
+        def read(answer: WireMessage, records: bytes) -> None:
+            then(page_of(answer, records, start))
+
+        request = wire.Scan(topic_filter, start, stop, HISTORY_PAGE_BYTES)
+        if not self._asked_tier(request, read):
+            page: Page | None
+            try:
+                found = scan(
+                    self._messages, ScanQuery(topic_filter, start, stop), HISTORY_PAGE_BYTES, HISTORY_PAGE_BYTES << 10
+                )
+                page = Page(pasts_of(found.records), found.next)
+            except (NoSuchPosition, StoreError):
+                page = None
+            then(page)
+
+    def _asked_tier(self, request: Past, then: Callable[[WireMessage, bytes], None]) -> bool:
+        question = self._tier_reads.question(request, HISTORY_PAGE_BYTES)
+        if question is not None:
+            self._tier_reads.ask(request, question, HISTORY_PAGE_BYTES << 10, then)
+        return question is not None
 
 
 class LocalStatus:

@@ -28,6 +28,7 @@ from notify.local.hub import Hub
 from notify.local.limits import LocalQuotas
 from notify.local.members import Member
 from notify.local.reads import LocalHistory, LocalStatus
+from notify.local.tier_reads import TierReads
 from notify.owners import UNJUDGED, Claimant
 from store.records._records import RecordBatch, Records
 from store.state.changes import GroupAdvanced
@@ -241,7 +242,8 @@ class LocalStore:
         self.groups = self._groups_of(hub, member, self.appends)
         self.bans: StoreBans = hub.bans
         self.quotas = LocalQuotas(hub.quotas, member)
-        self.history: History = LocalHistory(messages)
+        self.tier_reads = TierReads(messages, hub.tier)
+        self.history: History = LocalHistory(messages, self.tier_reads)
         self.status: StoreStatus | None = LocalStatus(messages)
         self.patience_s = messages.settings.flush_timeout_ms / 1000
         self.max_delay_s = messages.settings.max_delay_s
@@ -272,6 +274,7 @@ class LocalStore:
         more = self.messages.tick()
         self._hub.settle(self.member)
         self._hub.consumers.tick()
+        self._hub.tier.tick()
         self._hub.readers.tell_losses()
         return more
 

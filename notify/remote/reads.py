@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from lightqueue.queues._queues import Queue
-from notify.api import HISTORY_PAGE_BYTES, Page, RecordsAt, SoughtPosition, pasts_of
+from notify.api import HISTORY_PAGE_BYTES, Page, RecordsAt, SoughtPosition, page_of
 from notify.remote.range_cache import RangeCache
 from notify.requests.reads import ANSWER_BYTES
 from store.records._records import Records, ranges_from, records_from, records_size
@@ -225,6 +225,6 @@ class RemoteHistory:
 
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
         def answered(answer: Outcome, frame: Frame) -> None:
-            then(Page(pasts_of(bytes(frame.records)), answer.next) if isinstance(answer, wire.Scanned) else None)
+            then(page_of(answer, bytes(frame.records), start))
 
         self._ask(wire.Scan(topic_filter, start, stop, HISTORY_PAGE_BYTES), answered)

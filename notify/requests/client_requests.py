@@ -127,6 +127,8 @@ def read(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
                 wanted = replay.ScanQuery(topic_filter, start, stop, tag.encode())
                 found = replay.scan(messages, wanted, min(max_bytes, ANSWER_BYTES), limit_bytes)
                 return wire.Scanned(found.next, messages.end, found.queue_offset, found.number), found.records
+            case wire.Seek(_, where, _) if (log_offset := store.tier_reads.known(where)) is not None:
+                return wire.Sought(log_offset, True), b""
             case wire.Seek(topic_filter, where, start):
                 sought = replay.seek(messages, topic_filter, where, start)
                 return wire.Sought(sought.log_offset, sought.found), b""
@@ -135,7 +137,8 @@ def read(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
             case wire.GetDelayed(log_offset):
                 return _got(_pending(messages, request), log_offset, limit_bytes)
             case wire.Find():
-                return _find(store, request, limit_bytes)
+                answer, records = _find(store, request, limit_bytes)
+                return store.tier_reads.goes_on(request, answer), records
             case _:
                 return answer_of_log(store, request, limit_bytes)
     except NoSuchPosition as error:
@@ -160,7 +163,7 @@ def _got(found: tuple[bytes, int] | None, log_offset: int, limit_bytes: int) -> 
 def _find(store: LocalStore, request: wire.Find, limit_bytes: int) -> Answer:
     messages = store.messages
     wanted = finding.FindQuery.parse(request.key, request.topic_filter, request.since, request.until)
-    found = finding.find(messages, wanted, request.before, min(request.limit, MOST_FOUND))
+    found = finding.find(messages, wanted, request.before, min(request.limit, MOST_FOUND), store.tier_reads.seam)
     room = AnswerRoom(limit_bytes)
     before = found.before
     count = 0

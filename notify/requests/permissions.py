@@ -45,12 +45,14 @@ _TOPIC_LENGTH = struct.Struct("<H")
 """In a record's header, see docs/formats.md."""
 
 
-def wanted_by(frame: Frame, messages: MessageStore, names: Namespace = DEFAULT) -> Iterable[Permission]:
+def wanted_by(
+    frame: Frame, messages: MessageStore, names: Namespace = DEFAULT, found: bytes = b""
+) -> Iterable[Permission]:
     """The permissions that a client needs for a frame of RIGHTS, by the names that it knows; empty if it needs none.
 
-    There may be thousands: each is made when it is looked at.
+    There may be thousands: each is made when it is looked at. `found`: the message of a Get that is not in the log.
     """
-    wanted = RIGHTS[type(frame.message)](frame.message, frame, messages)
+    wanted = of_message(found) if found else RIGHTS[type(frame.message)](frame.message, frame, messages)
     if names.name and isinstance(frame.message, of_log.QueueOffsets):
         # These are of its own namespace, as all that it may ask for.
         wanted = (Permission(SUBSCRIBE, topic) for topic in dict.fromkeys(frame.message.topics))
@@ -136,10 +138,13 @@ def _got(message: wire.Get, _: Frame, messages: MessageStore) -> list[Permission
         found = replay.get(messages, message.log_offset)
     except StoreError:
         found = None
-    if found is None:
-        return []
-    (topic_bytes,) = _TOPIC_LENGTH.unpack_from(found[0], 26)
-    topic = found[0][40 : 40 + topic_bytes].decode(errors="replace")
+    return [] if found is None else of_message(found[0])
+
+
+def of_message(record: bytes) -> list[Permission]:
+    """What it takes to read a message again."""
+    (topic_bytes,) = _TOPIC_LENGTH.unpack_from(record, 26)
+    topic = record[40 : 40 + topic_bytes].decode(errors="replace")
     return [Permission(SUBSCRIBE, topic), Permission(REPLAY, topic)]
 
 

@@ -271,6 +271,7 @@ class Conversation:
         self._out.chunks.clear()
         self._peers.groups.consumers.forget(self)
         if self.peer is not None:
+            self._handling.operators.lost()
             self._peers.lost(self.peer, self)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 from notify.requests.permissions import narrowed, unstated, wanted_by, why_not
@@ -17,7 +17,7 @@ from notify.server.incoming import NEVER_HELD, Incoming
 from store.wire import messages as wire
 from store.wire.frames import Frame
 from store.wire.log_messages import MOST_TOPICS, QueueOffsets
-from store.wire.messages import FailureCode, Hello, Role
+from store.wire.messages import FailureCode, Hello, Role, WireMessage
 
 
 class Handling:
@@ -68,13 +68,37 @@ class Handling:
                 connected.wake()
 
         waits = partial(setattr, self, "is_judged", True)
-        wanted = partial(wanted_by, frame, connected.peers.hub.messages, connected.peer.own.names)
+        answer, record = yield from self._fetched(frame, waits, heard)
+        wanted = partial(wanted_by, frame, connected.peers.hub.messages, connected.peer.own.names, record)
         refused = yield from connected.permits.judging(wanted, waits, heard)
-        if refused is None:
+        if refused is None and answer is not None:
+            connected.figures.reads += 1
+            connected.answer(frame.request_id, answer, record)
+        elif refused is None:
             yield from self._handled(frame) or ()
         else:
             connected.figures.not_permitted += 1
             self._refuse(frame, FailureCode.NOT_PERMITTED, why_not(refused, connected.permits.name))
+
+    def _fetched(
+        self, frame: Frame, waits: Callable[[], None], heard: Callable[[], None]
+    ) -> Generator[bool, None, tuple[WireMessage | None, bytes]]:
+        """The answer of the tier, if what a client may read depends on the message that it asks for; else None."""
+        connected, reads = self._connected, self._connected.peer.store.tier_reads
+        question = reads.question(frame.message, 1) if isinstance(frame.message, wire.Get) else None
+        if question is None:
+            return None, b""
+        found: list[tuple[WireMessage, bytes]] = []
+
+        def came(answer: WireMessage, records: bytes) -> None:
+            found.append((answer, records))
+            heard()
+
+        reads.ask(frame.message, question, connected.room_bytes, came, connected.is_ready)
+        while not found:
+            waits()
+            yield True
+        return found[0]
 
     def _handled(self, frame: Frame) -> Iterator[object] | None:
         """Handle a frame, at once or once it may be. What is left to do of it, in steps."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from notify.local.tier import TierPolicy
 from store.state.changes import WhenBehind
 
 MIB = 1 << 20
@@ -49,4 +50,15 @@ class TierSettings:
             "doc": "What happens once it is further behind: drop, retention drops history that the table does not have "
             "and never gets; refuse, the store takes no messages until the tier has caught up."
         },
+    )
+    reads: TierPolicy = field(
+        default="not_in_log",
+        metadata={
+            "doc": "Which history is read in the tier: not_in_log, what the log does not have any more; force, all "
+            "that the tier has; disabled, none, so that history begins where the log begins."
+        },
+    )
+    cache_bytes: int = field(
+        default=256 * MIB,
+        metadata={"doc": "Memory for what was read in the tier last.", "at_least": 32 * MIB, "at_most": 65_536 * MIB},
     )

@@ -73,7 +73,7 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
         audit, reopen_audit = open_audit(settings, closing)
         tls.start(audit)
         heed_hangup(judging.reload, tls.reload, reopen_audit)
-        hub = Hub(messages, quotas=quotas_of(settings.quota), audit=audit)
+        hub = Hub(messages, quotas=quotas_of(settings.quota), audit=audit, reads_tier=settings.tier.reads)
         access, store_here = judging.start(closing, audit), parts.local_store(hub)
         broker = serving = Broker(store_here, settings.gateway, loop, access, settings.quota, audit)
         closing.callback(serving.close)

@@ -101,7 +101,7 @@ async def _serve(
             closing.push_async_callback(redis.close)
             redis.start()
             lookup = redis.table
-        hub = Hub(messages, True, quotas_of(settings.quota), audit, lookup)
+        hub = Hub(messages, True, quotas_of(settings.quota), audit, lookup, settings.tier.reads)
         of_namespaces = tokens_of_namespaces(settings.wire)
         server = serving = StoreServer(hub, settings.wire, tokens, audit, of_namespaces=of_namespaces)
         _judge_clients(serving, judging, of_namespaces, closing)

@@ -9,21 +9,24 @@ from collections.abc import Mapping
 from functools import partial
 
 from notify.links.address import StoreAddress
+from notify.local.tier import TIER_READER
 from penstock.config.credentials import tls_of_gateway, token_of_command
 from penstock.config.settings import Settings
 from penstock.errors import UsageError
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, run
+from penstock.store_client import StoreClient
 from penstock.tier.dispatcher import CommitRules, Dispatcher
+from penstock.tier.history import TableHistory
 from penstock.tier.objects import ObjectFolder
+from penstock.tier.reading import TableReader
 from penstock.tier.store_log import HeldLog, StoreLog
+from penstock.tier.workers import TierWorkers
 from store.version import VERSION
 from store.wire.messages import Role
 
 log = logging.getLogger("penstock.tier")
 
-READER = "tier"
-"""The name under which it holds the log."""
 NICENESS = 10
 GRACE_S = 10.0
 
@@ -39,24 +42,33 @@ def serve(settings: Settings) -> int:
     role, token = token_of_command(settings.wire, settings.gateway)
     role = Role.OPERATOR if address.path else role  # operator.sock wants no token
     tier = settings.tier
-    held = HeldLog(READER, tier.most_behind_bytes, tier.when_behind)
+    held = HeldLog(TIER_READER, tier.most_behind_bytes, tier.when_behind)
+    objects = ObjectFolder(tier.url, _options(os.environ))
     dispatcher = Dispatcher(
-        partial(StoreLog, address, token, tls, role, held),
-        ObjectFolder(tier.url, _options(os.environ)),
-        CommitRules(tier.commit_s, tier.commit_bytes),
+        partial(StoreLog, address, token, tls, role, held), objects, CommitRules(tier.commit_s, tier.commit_bytes)
     )
-    return run(settings, lambda: _serve(dispatcher, tier.url, address.url))
+    workers: TierWorkers | None = None
+    if role is Role.OPERATOR:
+        reader = TableReader(TableHistory(objects, tier.cache_bytes))
+        workers = TierWorkers(reader, partial(StoreClient, address, token, tls, role))
+    return run(settings, lambda: _serve(dispatcher, workers, tier.url, address.url))
 
 
-async def _serve(dispatcher: Dispatcher, url: str, store: str) -> None:
+async def _serve(dispatcher: Dispatcher, workers: TierWorkers | None, url: str, store: str) -> None:
     stop = Stop()
     os.nice(NICENESS)
+    if workers is not None:
+        workers.start()
+    else:
+        log.warning("it writes the history, and serves none: that takes the store's wire.operator_token")
     log.info("penstock %s tier starting, store=%s, url=%s", VERSION, store, url)
     writing = asyncio.create_task(asyncio.to_thread(dispatcher.run))
     announce("tier", url)
     while not writing.done() and not await stop.or_tick():
         pass
     dispatcher.stop()
+    if workers is not None:
+        workers.stop()
     try:
         await asyncio.wait_for(asyncio.shield(writing), GRACE_S)
     except TimeoutError:

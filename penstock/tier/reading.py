@@ -84,6 +84,10 @@ class TableReader:
         """log_offset where the history begins."""
         return self._history.first
 
+    def refresh(self) -> None:
+        """Look at the newest version of the table."""
+        self._history.refresh()
+
     def scan(self, wanted: ScanQuestion, max_bytes: int, limit_bytes: int) -> ReadPage:
         """Messages, about `max_bytes`, and never more than `limit_bytes`; a single larger one is left out."""
         return self._newest(wanted.stop, lambda: self._scan(wanted, max_bytes, limit_bytes))

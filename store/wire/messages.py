@@ -11,6 +11,7 @@ from store.wire import operator_messages as of_operator
 from store.wire import pace_messages as of_pace
 from store.wire import quota_messages as of_quota
 from store.wire import rights_messages as of_rights
+from store.wire import tier_messages as of_tier
 from store.wire.base import ITEMS_PER_FRAME as ITEMS_PER_FRAME
 from store.wire.base import MOST_ITEMS as MOST_ITEMS
 from store.wire.base import MOST_NAME_CHARACTERS as MOST_NAME_CHARACTERS
@@ -470,4 +471,6 @@ KINDS = (
     Kind(145, of_operator.ListLogReaders, _OPERATOR, asked=True),
     Kind(146, of_operator.LogReadersListed, _STORE, asked=True),
     Kind(147, of_operator.ForgetLogReader, _OPERATOR, asked=True),
+    Kind(148, of_tier.ServeTier, _OPERATOR, asked=True, records=True),
+    Kind(149, of_tier.TierAsked, _STORE, asked=True),
 )

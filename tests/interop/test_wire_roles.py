@@ -29,6 +29,7 @@ from store.wire import messages as wire
 from store.wire import operator_messages as of_operator
 from store.wire import quota_messages as of_quota
 from store.wire import rights_messages as of_rights
+from store.wire import tier_messages as of_tier
 from store.wire.frames import encode
 from store.wire.messages import KINDS, Claim, Claimed, Failed, Goodbye, Role, WireMessage
 from store.wire.pace_messages import Behind
@@ -98,6 +99,7 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_operator.ListGateways(),
     of_operator.ShowGateway("gw", 0),
     of_operator.FiguresTold(1, of_operator.GatewayReport("1", 0, "", [], None)),
+    of_tier.ServeTier(0),
 )
 OF_GATEWAYS = {
     *{"BanMade", "LoginsEnded", "ReadAt", "Claim", "Release", "Holds"},
@@ -118,7 +120,7 @@ OF_CLIENTS = {
 }
 OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters"}
 OF_OPERATORS = {"ShowServer", "TopicReaders", "DeadLetters", "SettleDeadLetter", "DescribeClient"}
-OF_OPERATORS |= {"ListGateways", "ShowGateway"}
+OF_OPERATORS |= {"ListGateways", "ShowGateway", "ServeTier"}
 OF_THE_STORE: tuple[WireMessage, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),
     wire.Refused("busy", ""),

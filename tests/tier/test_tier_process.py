@@ -6,68 +6,23 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
-from loadtest.chaos.part import Part
 from notify.links.address import StoreAddress
 from penstock.store_client import StoreClient
-from penstock.sync import Client
-from store.files.segment import segment_paths
 from store.mending.backup import backup
 from store.mending.restore import restore
 from store.wire.log_messages import HoldLog, LogHeld, Segments, SegmentsFound
 from tests.support.store_process import StoreProcess
-from tests.support.stores import wait_until as until
 from tests.tier.places import TablePlace
+from tests.tier.tier_process import SMALL, Tier, oldest, publish, wait_until
 
 KILLS = 6
-SMALL = {
-    "store.segment_bytes": 262_144,
-    "store.retention_bytes": 262_144,
-    "store.retention_check_s": 1,
-    "store.flush_interval_ms": 20,
-    "gateway.maximum_packet_size_bytes": 65_536,
-}
-
-
-PATIENCE_S = 60  # on a busy machine a process takes seconds to start
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until(condition, PATIENCE_S)
-
-
-class Tier(Part):
-    """`penstock tier` on a store."""
-
-    says = "tier"
-
-    def __init__(self, log: Path, store: StoreProcess, place: TablePlace, **settings: object) -> None:
-        self.place = place
-        super().__init__(
-            log,
-            ["tier", "--store", store.url, "--url", place.url],
-            {"tier.commit_s": 1, **settings},
-            {name.upper(): text for name, text in place.options.items() if name.startswith("aws_")},
-            admin=False,
-        )
-
-    def rows(self) -> list[dict[str, object]]:
-        table = DeltaTable(self.place.url, storage_options=self.place.options)
-        found = table.to_pyarrow_table(columns=["topic", "payload", "log_offset", "queue_offset"]).to_pylist()
-        return sorted(found, key=lambda row: int(row["log_offset"]))
-
-    def has(self, rows: int) -> bool:
-        try:
-            return len(self.rows()) >= rows
-        except TableNotFoundError:
-            return False
 
 
 @pytest.fixture
@@ -82,14 +37,6 @@ def tier(tmp_path: Path, store: StoreProcess, place: TablePlace) -> Iterator[Tie
     tier = Tier(tmp_path / "tier.log", store, place)
     yield tier
     tier.kill()
-
-
-def publish(store: StoreProcess, first: int, number: int, rng: random.Random) -> int:
-    """Acknowledged messages with numbers, to three topics in turn; the next number."""
-    with Client(store.url.replace("tcp://", "penstock://")) as client:
-        for i in range(first, first + number):
-            client.publish(f"line/{i % 3}", b"%06d" % i + rng.randbytes(3_000))
-    return first + number
 
 
 def test_each_acknowledged_message_is_in_the_table_once(store: StoreProcess, tier: Tier, seed: int) -> None:
@@ -202,7 +149,3 @@ def test_it_says_what_is_missing(tmp_path: Path) -> None:
 def end_of(store: StoreProcess) -> int:
     with StoreClient(StoreAddress.parse(store.url), "", None) as client:
         return client.call(Segments(0), SegmentsFound).log_end
-
-
-def oldest(store: StoreProcess) -> int:
-    return int(min(path.stem for path in segment_paths(store.data / "log")))

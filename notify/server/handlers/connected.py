@@ -57,11 +57,24 @@ class Connected:
     def found(self, message: WireMessage, read: Callable[[int], Answer]) -> Answer:
         """The result of `read`, of so many bytes, for a request that only reads."""
         self.figures.reads += 1
-        topic_filter = getattr(message, "topic_filter", None)
-        fault = filter_fault(topic_filter) if topic_filter else ""
+        fault = self.filter_fault(message)
         if fault:
             return wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}"), b""
         try:
-            return read(self.peers.max_frame_bytes - FRAME_ROOM_BYTES)
+            return read(self.room_bytes)
         except StoreError as error:
             return wire.Failed(failure_code(error), str(error)), b""
+
+    def filter_fault(self, message: WireMessage) -> str:
+        """What is wrong with the topic filter of a request; empty if nothing is."""
+        topic_filter = getattr(message, "topic_filter", None)
+        return filter_fault(topic_filter) if topic_filter else ""
+
+    @property
+    def room_bytes(self) -> int:
+        """Most bytes of the records of an answer."""
+        return self.peers.max_frame_bytes - FRAME_ROOM_BYTES
+
+    def is_ready(self) -> bool:
+        """Whether it can be given an answer that it waits for, or needs none any more."""
+        return self.out.has_room or self.out.is_closing

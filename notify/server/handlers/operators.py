@@ -15,6 +15,7 @@ from store.wire.handshake import LOGINS_VERSION, OPERATORS_VERSION, PACING_VERSI
 from store.wire.messages import Hello, Judge, Role
 from store.wire.operator_messages import BanMade, BansTold, Describe, Disconnect, LoginsEnded, TellFigures
 from store.wire.pace_messages import Slow
+from store.wire.tier_messages import ServeTier
 
 MOST_UNTOLD = 1_000
 """Messages that wait for a gateway, beyond which it is not told how logins ended."""
@@ -62,9 +63,21 @@ class OperatorHandlers:
         """At the doors of the gateway."""
         self._hub.logins_ended(message, self._connected.peer.member)
 
+    def serve_tier(self, frame: Frame, message: ServeTier) -> None:
+        """The peer is a worker of the tier: it brings an answer, and is asked as soon as there is a question."""
+        tier = self._hub.tier
+        if message.answer is not None:
+            tier.answered(self, message.number, message.answer, bytes(frame.records))
+        tier.serve(self, message.first, partial(self._connected.answer, frame.request_id))
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._hub.tier.left(self)
+
 
 HANDLERS: Handlers = {
     **dict.fromkeys(operator_requests.REQUESTS, OperatorHandlers.do),
+    ServeTier: OperatorHandlers.serve_tier,
     BanMade: OperatorHandlers.ban_made,
     LoginsEnded: OperatorHandlers.logins_ended,
 }

@@ -30,8 +30,14 @@ class ReadHandlers:
         self._is_judged = is_judged
 
     def client_read(self, frame: Frame, message: client_requests.Question) -> None:
-        store = self._connected.peer.store
-        self._connected.reply(frame, lambda limit: client_requests.read(store, message, limit))
+        connected, store = self._connected, self._connected.peer.store
+        question = store.tier_reads.question(message, reads.ANSWER_BYTES)
+        if question is None or connected.filter_fault(message):
+            connected.reply(frame, lambda limit: client_requests.read(store, message, limit))
+        else:
+            connected.figures.reads += 1
+            answer = partial(connected.answer, frame.request_id)
+            store.tier_reads.ask(message, question, connected.room_bytes, answer, connected.is_ready)
 
     def read_at(self, frame: Frame, message: wire.ReadAt) -> None:
         self._connected.reply(frame, partial(reads.read_positions, self._connected.peer.store, message))

@@ -58,6 +58,7 @@ def test_it_goes_by_steps(bench: WireBench, gateway: Talk) -> None:
 def test_who_claims_a_session_does_not_wait_for_its_turn(bench: WireBench, gateway: Talk) -> None:
     other = bench.connect("gw-2")
     waiting = [other.ask(Claim(f"c{i}", False)) for i in range(10)]
+    other.call(Follow("to/0", True, -1, True))  # so all of them are there, in however many turns
     gateway.tell(Goodbye("bye"))
     assert all(isinstance(other.answer(claim), Claimed) for claim in waiting)
     assert len(connected(bench)) == CLIENTS - SESSIONS_PER_STEP

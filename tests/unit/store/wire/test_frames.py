@@ -24,6 +24,7 @@ from store.wire.messages import (
     Role,
     Welcome,
 )
+from store.wire.tier_messages import ServeTier
 from tests.support.stores import batch_of
 
 MAX_FRAME_BYTES = 1 << 20
@@ -136,7 +137,8 @@ def test_a_credit_too_small_for_a_frame_is_no_welcome() -> None:
 
 def test_each_number_and_each_message_is_there_once() -> None:
     assert len({kind.number for kind in KINDS}) == len({kind.message for kind in KINDS}) == len(KINDS)
-    assert {kind.message for kind in KINDS if kind.records and Role.STORE not in kind.senders} == {Append, Publish}
+    of_peers = {kind.message for kind in KINDS if kind.records and Role.STORE not in kind.senders}
+    assert of_peers == {Append, Publish, ServeTier}
     assert {kind.message for kind in KINDS if Role.CLIENT not in kind.senders and Role.GATEWAY in kind.senders} >= {
         Claim
     }

@@ -1,0 +1,132 @@
+"""Reads of history that the log does not have: what the tier is asked, and what becomes of its answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+
+from lightqueue.errors import NoSuchPosition
+from lightqueue.message_store import MessageStore
+from lightqueue.reading.finding import FindQuery
+from lightqueue.reading.following import time_ms
+from notify.local.tier import Tier
+from store.errors import StoreError
+from store.wire import messages as wire
+from store.wire.messages import FailureCode, WireMessage
+from store.wire.tier_messages import (
+    FindKey,
+    FindQueueOffset,
+    FindTime,
+    KeyFound,
+    PlacesRead,
+    RangeRead,
+    ReadPlaces,
+    ReadRange,
+    TierAnswer,
+    TierFault,
+    TierQuestion,
+    TimeFound,
+)
+
+Past = wire.Scan | wire.Seek | wire.Get | wire.Find
+Then = Callable[[WireMessage, bytes], None]
+_AT_QUEUE_OFFSET = re.compile(r"@(\d{1,19})")
+
+
+class TierReads:
+    """Requests that read history, as far as the tier has to answer them."""
+
+    def __init__(self, messages: MessageStore, tier: Tier) -> None:
+        self._messages = messages
+        self._tier = tier
+
+    @property
+    def seam(self) -> int:
+        """log_offset where the log takes over."""
+        return self._tier.seam
+
+    def question(self, request: WireMessage, most_bytes: int) -> TierQuestion | None:
+        """What to ask the tier, to answer a request; None: the log has the answer."""
+        if not self._tier.has_more:
+            return None
+        try:
+            return self._asked(request, most_bytes)
+        except NoSuchPosition:
+            return None  # the log says what is wrong
+
+    def _asked(self, request: WireMessage, most_bytes: int) -> TierQuestion | None:
+        tier = self._tier
+        match request:
+            case wire.Scan(topic_filter, start, stop, max_bytes, tag) if start < min(tier.seam, stop):
+                return ReadRange(topic_filter, start, min(stop, tier.seam), tag, min(max_bytes, most_bytes))
+            case wire.Seek(topic_filter, where, start) if start < tier.seam:
+                return self._sought(topic_filter, where, start)
+            case wire.Get(log_offset) if tier.has(log_offset):
+                return ReadPlaces([log_offset])
+            case wire.Find() if 0 < request.before <= tier.seam:
+                wanted = FindQuery.parse(request.key, request.topic_filter, request.since, request.until)
+                times = wanted.since_ms, wanted.until_ms
+                return FindKey(request.key, request.topic_filter, *times, request.before, request.limit)
+        return None
+
+    def _sought(self, topic_filter: str, where: str, start: int) -> TierQuestion | None:
+        log, seam = self._messages.log, self._tier.seam
+        if where == "earliest":
+            return FindTime(topic_filter, 0, 0, seam) if self._tier.first is None else None
+        if where == "now" or where.startswith("="):
+            return None
+        position = _AT_QUEUE_OFFSET.fullmatch(where)
+        if position is not None:
+            queue = self._messages.queues.stored(topic_filter)
+            number = int(position[1])
+            if queue is not None and number >= self._messages.queues.first_offset(queue):
+                return None
+            return FindQueueOffset(topic_filter, number, start, seam)
+        at_ms = time_ms(where)
+        with suppress(LookupError, StoreError):
+            if at_ms > log.timestamp_ms(log.first):
+                return None
+        return FindTime(topic_filter, max(0, at_ms), start, seam)
+
+    def ask(
+        self,
+        request: WireMessage,
+        question: TierQuestion,
+        limit_bytes: int,
+        then: Then,
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`then` gets the answer to a request, and its records. `is_ready`: whether it can be taken now."""
+        self._tier.ask(question, limit_bytes, lambda answer, data: then(*self._made(request, answer, data)), is_ready)
+
+    def _made(self, request: WireMessage, answer: TierAnswer, records: bytes) -> tuple[WireMessage, bytes]:
+        match answer:
+            case RangeRead(following, number, queue_offset):
+                return wire.Scanned(following, self._messages.end, queue_offset, number), records
+            case TimeFound(log_offset, found):
+                is_in_log = found and log_offset >= self._tier.seam  # it is to be looked for there
+                return wire.Sought(log_offset, found and not is_in_log), b""
+            case PlacesRead([True], queue_offset):
+                return wire.Got(queue_offset), records
+            case PlacesRead():
+                text = "no message begins there, or it is not kept any more"
+                return wire.Failed(FailureCode.NO_SUCH_POSITION, text), b""
+            case KeyFound(before, number):
+                return wire.Found(before, number), records
+            case TierFault(why):
+                return wire.Failed(FailureCode.UNAVAILABLE, why), b""
+
+    def goes_on(self, request: wire.Find, answer: WireMessage) -> WireMessage:
+        """The log's answer to a search; where the log has no more, it goes on in the tier."""
+        if isinstance(answer, wire.Found) and not answer.before and self._tier.has_more and request.limit:
+            return wire.Found(self._tier.seam, answer.count)
+        return answer
+
+    def known(self, where: str) -> int | None:
+        """The log_offset that `earliest` stands for, or that `=4096` names, if that is in the tier; else None."""
+        if where == "earliest":
+            return self._tier.first
+        if where.startswith("=") and where[1:].isdecimal() and self._tier.has(int(where[1:])):
+            return int(where[1:])
+        return None

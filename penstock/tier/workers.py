@@ -1,0 +1,97 @@
+"""Answers the store's questions about history: some threads, each with a connection to the store and one question."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from penstock.errors import PenstockError
+from penstock.store_client import StoreClient
+from penstock.tier.errors import TierError
+from penstock.tier.reading import KeyQuestion, ScanQuestion, TableReader
+from store.wire.tier_messages import (
+    FindKey,
+    FindQueueOffset,
+    FindTime,
+    KeyFound,
+    PlacesRead,
+    RangeRead,
+    ReadPlaces,
+    ReadRange,
+    ServeTier,
+    TierAnswer,
+    TierAsked,
+    TierFault,
+    TierQuestion,
+    TimeFound,
+)
+
+log = logging.getLogger("penstock.tier")
+
+WORKERS: Final = 4
+PAUSE_S: Final = 0.5  # before a worker connects again
+
+
+def answer_to(reader: TableReader, question: TierQuestion, limit_bytes: int) -> tuple[TierAnswer, bytes]:
+    """The answer to a question, and its records. Errors of the table are answers."""
+    try:
+        match question:
+            case ReadRange(topic_filter, start, stop, tag, max_bytes):
+                page = reader.scan(ScanQuestion(topic_filter, start, stop, tag), max_bytes, limit_bytes)
+                return RangeRead(page.next, page.number, page.queue_offset), page.records
+            case ReadPlaces(log_offsets):
+                there = reader.at(log_offsets, limit_bytes)
+                return PlacesRead(there.found, there.queue_offset), there.records
+            case FindTime(topic_filter, at_ms, start, stop):
+                return TimeFound(*reader.seek(topic_filter, at_ms, 0, start, stop)), b""
+            case FindQueueOffset(topic, queue_offset, start, stop):
+                return TimeFound(*reader.seek(topic, None, queue_offset, start, stop)), b""
+            case FindKey(key, topic_filter, since_ms, until_ms, before, most):
+                found = reader.find(KeyQuestion(key, topic_filter, since_ms, until_ms, before, most), limit_bytes)
+                return KeyFound(found.before, found.number), found.records
+    except TierError as error:
+        log.error("a read of history fails: %s", error)
+        return TierFault(str(error)), b""
+
+
+class TierWorkers:
+    """Owner of the threads. They go on until stop(), whatever fails."""
+
+    def __init__(self, reader: TableReader, connect: Callable[[], StoreClient]) -> None:
+        self._reader = reader
+        self._connect = connect
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"tier-{number}", daemon=True) for number in range(WORKERS)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """The threads end with the process: one of them may wait for storage."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        said = ""
+        while not self._stopping.is_set():
+            try:
+                with self._connect() as store:
+                    self._serve(store)
+            except PenstockError as error:
+                if str(error) != said:
+                    log.debug("does not serve reads of history: %s", error)
+                    said = str(error)
+            self._stopping.wait(PAUSE_S)
+
+    def _serve(self, store: StoreClient) -> None:
+        """Answer what one connection is asked. Raises PenstockError."""
+        self._reader.refresh()
+        asked = store.call(ServeTier(self._reader.first), TierAsked)
+        while not self._stopping.is_set():
+            answer, records = answer_to(self._reader, asked.question, asked.limit_bytes)
+            brought = ServeTier(self._reader.first, asked.number, answer)
+            asked, _ = store.ask(brought, TierAsked, records)

@@ -1,0 +1,122 @@
+"""What a store asks its tier: history that the log does not have any more, as records in log format.
+
+The tier asks first: ServeTier says that it can take a question, TierAsked is the question, and the next ServeTier
+brings the answer to it, with the records behind it.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from store.wire.base import Count, LogOffset, Name, Positive, QueueOffset, WireMessage
+
+MOST_PLACES = 4_096  # of one ReadPlaces
+
+
+class _Part(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=True):
+    pass
+
+
+class ReadRange(_Part, frozen=True, tag="range"):
+    """Messages of a topic filter with start <= log_offset < stop, with a tag (empty: any)."""
+
+    topic_filter: Name
+    start: LogOffset
+    stop: LogOffset
+    tag: Name
+    max_bytes: Positive
+
+
+class ReadPlaces(_Part, frozen=True, tag="places"):
+    """Messages by their log_offsets."""
+
+    log_offsets: Annotated[list[LogOffset], Meta(max_length=MOST_PLACES)]
+
+
+class FindTime(_Part, frozen=True, tag="time"):
+    """The first message of a topic filter with start <= log_offset < stop that was stored at a time or later."""
+
+    topic_filter: Name
+    at_ms: Count
+    start: LogOffset
+    stop: LogOffset
+
+
+class FindQueueOffset(_Part, frozen=True, tag="queue_offset"):
+    """The first message of a topic with this queue_offset or a later one, and start <= log_offset < stop."""
+
+    topic: Name
+    queue_offset: QueueOffset
+    start: LogOffset
+    stop: LogOffset
+
+
+class FindKey(_Part, frozen=True, tag="key"):
+    """At most `most` messages with a key and a log_offset below `before`, of a topic filter (empty: any), since_ms <=
+    time < until_ms; the newest first."""
+
+    key: Name
+    topic_filter: Name
+    since_ms: Count
+    until_ms: Count
+    before: LogOffset
+    most: Positive
+
+
+TierQuestion = ReadRange | ReadPlaces | FindTime | FindQueueOffset | FindKey
+
+
+class RangeRead(_Part, frozen=True, tag="range"):
+    """To ReadRange: where to go on, how many messages follow, and the queue_offset of the first (-1: it has none)."""
+
+    next: LogOffset
+    messages: Count
+    queue_offset: int
+
+
+class PlacesRead(_Part, frozen=True, tag="places"):
+    """To ReadPlaces: for each place whether there is a message; for fewer places if they get too long. Behind it are
+    these messages, in this order; `queue_offset` of the first one."""
+
+    found: Annotated[list[bool], Meta(max_length=MOST_PLACES)]
+    queue_offset: int
+
+
+class TimeFound(_Part, frozen=True, tag="time"):
+    """To FindTime and FindQueueOffset: the message's log_offset, or `stop`; not `found` yet: the one to go on from."""
+
+    log_offset: LogOffset
+    found: bool
+
+
+class KeyFound(_Part, frozen=True, tag="key"):
+    """To FindKey: how many messages follow, and the log_offset before which to go on (0: no more)."""
+
+    before: LogOffset
+    messages: Count
+
+
+class TierFault(_Part, frozen=True, tag="fault"):
+    """To any question: why there is no answer, in one line."""
+
+    why: Name
+
+
+TierAnswer = RangeRead | PlacesRead | TimeFound | KeyFound | TierFault
+
+
+class ServeTier(WireMessage, frozen=True):
+    """From the tier: a question may come now. The table begins at log_offset `first`. `answer`: to question `number`,
+    with its records behind this message."""
+
+    first: LogOffset
+    number: Count = 0
+    answer: TierAnswer | None = None
+
+
+class TierAsked(WireMessage, frozen=True):
+    """A question, perhaps after a long time. Of the records of its answer there is room for `limit_bytes`."""
+
+    number: Positive
+    limit_bytes: Positive
+    question: TierQuestion
