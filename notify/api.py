@@ -157,6 +157,7 @@ class Past(NamedTuple):
     retain: bool
     client_id: bytes
     lost: int = 0  # messages that stood directly in front of it and are lost
+    topic: bytes = b""
 
 
 class Page(NamedTuple):
@@ -179,6 +180,9 @@ class History(Protocol):
     def seek(self, topic_filter: str, where: str, start: int, then: Callable[[SoughtPosition | None], None]) -> None:
         """log_offset that `earliest`, `-1h` or an RFC 3339 time stands for; `start`: to go on from, 0 at first."""
 
+    def may_have(self, log_offset: int) -> bool:
+        """Whether there may be messages from a place on that the log has dropped and the tier has."""
+
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
         """Messages that match, from log_offset `start` on and before `stop`; perhaps none, with more behind. None, and
         `next` is `start`: they cannot be read now, ask again later."""
@@ -187,7 +191,7 @@ class History(Protocol):
 def pasts_of(data: bytes) -> list[Past]:
     """The messages that records hold."""
     return [
-        Past(record.log_offset, record.qos, record.retain, bytes(record.client_id), lost_of(record))
+        Past(record.log_offset, record.qos, record.retain, bytes(record.client_id), lost_of(record), record.topic)
         for record in read_records(memoryview(data))
     ]
 

@@ -92,7 +92,7 @@ class AccessReview:
             if session.link is not None and allowed == REFUSED:
                 self._withdrawal.end_replay(session, replay)
 
-        for replay in list(session.replays):
+        for replay in [each for each in session.replays if not each.resumes]:
             if session.link is None:
                 return
             topic_filter = replay.subscription.topic_filter

@@ -14,7 +14,7 @@ from gateway.delivery.exchange import Exchange
 from gateway.delivery.shared_subscriptions import SharedSubscriptions
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.core import Core
-from gateway.sessions.session import Session
+from gateway.sessions.session import HistoryReplay, Session
 from lightqueue.reading.following import FROM_NOW, Followed
 from notify.steps import Awaited, in_steps
 from store.state.changes import SubscriptionState, Unsubscribed
@@ -101,9 +101,12 @@ class SessionReading:
             session.connection.close(ReasonCode.QUOTA_EXCEEDED, "the store follows no more queues")
             return
         end = self._queues.end
-        for reader in session.add_readers(subscription, followed, start if start != FROM_NOW else end):
+        begins = max(start, followed[0].begins) if start != FROM_NOW else end
+        for reader in session.add_readers(subscription, followed, begins):
             reader.skip_qos0_before = 0 if self._settings.queue_qos0 else end
             self._deliverer.add(reader)
+        if FROM_NOW < start < begins:
+            self._deliverer.replays.begin(session, HistoryReplay(subscription, start, begins, True))
 
     def _all_there(self, session: Session, shares: list[SubscriptionState], epoch: int) -> None:
         """`epoch`: of permissions, when the first of its subscriptions was judged."""
@@ -123,7 +126,7 @@ class SessionReading:
             held = [each.topic_filter for each in session.readers.values()] + [each.topic_filter for each in shares]
             held += list(session.shares)
             self._exchange.judge(session, self._guard.reads(session.connection, lambda: held))
-        session.connection.behind = False
+        session.connection.behind = session.has_something_first
         self._exchange.resend(session)
         self._deliverer.room([session])
         session.link.turn.request()

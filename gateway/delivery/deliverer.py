@@ -27,12 +27,13 @@ from gateway.mqtt._mqtt import (
     with_more,
 )
 from gateway.sessions.core import Core
-from gateway.sessions.session import NONE, Session
+from gateway.sessions.session import NONE, HistoryReplay, Session
 from lightqueue.queues._queues import LIVE, Queue
 from notify.steps import Steps, in_steps
 from store.namespaces import is_servers
 from store.records._records import Records
 from store.records.records import RecordFlag
+from store.state.changes import SubscriptionState
 
 RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
@@ -71,7 +72,7 @@ class Deliverer:
     def __init__(self, core: Core, exchange: Exchange, expander: Expander) -> None:
         self._soon = soon = core.scheduler.soon
         self._turn = core.turn
-        self._queues, self._sessions = core.store.queues, core.store.sessions
+        self._queues, self._sessions, self._history = core.store.queues, core.store.sessions, core.store.history
         self._settings = core.settings
         self.replays = Replays(core, exchange, self.room)
         self._exchange = exchange
@@ -361,11 +362,31 @@ class Deliverer:
             if not isinstance(records, Records):
                 continue
             if records.first > position:
+                if self._resumes(reader, records):
+                    return None
                 reader.position = records.first
             if queue.kind == LIVE:
                 self._moved.add(queue)
             ranges.append(records)
         return ranges if len(ranges) == share else None
+
+    def _resumes(self, reader: Reader, records: Records) -> bool:
+        """Read in the tier, if there is one, what retention has dropped in front of a range, before the range."""
+        if not reader.qos or reader.only_live or not records.count or reader.reached >= records.log_offset(0):
+            return False
+        if not self._history.may_have(reader.reached):
+            return False
+        session, start = reader.session, reader.reached
+        reader.position, reader.reached = records.first, records.log_offset(0)
+        subscription = SubscriptionState(
+            reader.topic_filter,
+            reader.qos,
+            no_local=reader.no_local,
+            retain_as_published=reader.retain_as_published,
+            subscription_id=reader.subscription_id,
+        )
+        self.replays.begin(session, HistoryReplay(subscription, start, reader.reached, True))
+        return True
 
     @property
     def is_behind(self) -> bool:
@@ -387,6 +408,10 @@ class Deliverer:
             for reader, records in zip(readers, found, strict=True):
                 if records is None:
                     self._waiting_read.setdefault(reader.queue, set()).add(reader.session)
+            return None
+        behind = [i for i, records in enumerate(ranges) if records.first > positions[i]]
+        resumed = [self._resumes(readers[i], ranges[i]) for i in behind]
+        if any(resumed):
             return None
         is_compressed = stand_at(readers, ranges, self._moved)
         return [self._as_published(records, share) for records in ranges] if is_compressed else ranges

@@ -1,22 +1,28 @@
 """Replay of what no queue has all of (`+/x`, `#`, `a/+/c`): read from the log by pages, then on to live ones.
 
 One page is asked for once the page before it is on its way to the client, so a replay takes no more memory than a page.
-It ends with its connection. What the session's queues have waits for it.
+It ends with its connection. What the session's queues have waits for it. A session that was away, or slow, for longer
+than the log keeps goes on by the same pages, which the tier has: then its position waits for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import attrgetter
+from typing import Final
 
 from gateway.delivery.exchange import Exchange
 from gateway.mqtt.packets import Subscribe
 from gateway.sessions.core import Core
 from gateway.sessions.session import HeldMessage, HistoryReplay, Session
 from notify.api import Page, Past, SoughtPosition
+from store.topics import matches
 
 FROM_PROPERTY = "penstock-from"
 WITHOUT_HISTORY = ("now", "latest")
+
+ASK_AGAIN_S: Final = 1.0  # for history that cannot be read now
 
 
 def replay_from(subscribe: Subscribe) -> str | None:
@@ -40,6 +46,8 @@ class Replays:
         self._exchange = exchange
         self._room = room
         self._soon = core.scheduler.soon
+        self._later = core.scheduler.later
+        self._queue_qos0 = core.settings.queue_qos0
 
     def seek(self, topic_filter: str, where: str, then: Callable[[int | None], None], start: int = 0) -> None:
         """The log_offset that `where` stands for; None if it stands for none. Each step looks at a part of the log."""
@@ -53,43 +61,61 @@ class Replays:
         self._store.history.seek(topic_filter, where, start, sought)
 
     def begin(self, session: Session, replay: HistoryReplay) -> None:
-        """The subscription's readers are there; what they have comes behind it."""
+        """The subscription's readers are there, or will be; what they have comes behind it."""
         session.replays = [*session.replays, replay]
         session.connection.behind = True
         self._room([session])
         self._turn.request()
 
     def end(self, session: Session, replay: HistoryReplay) -> None:
-        """It is not allowed any more; what its subscription's queues have comes at once."""
+        """It is over, or not allowed any more; what its subscription's queues have comes at once."""
         session.replays = [each for each in session.replays if each is not replay]
         session.connection.behind = session.has_something_first
         self._room([session])
         self._turn.request()
 
     def go_on(self, session: Session) -> None:
-        """Everything that was read is on its way: read more."""
-        replay = next(iter(session.replays))
-        if not replay.asked:
-            replay.asked = True
-            page = partial(self._came, session, replay)
-            self._store.history.page(replay.subscription.topic_filter, replay.next, replay.stop, page)
+        """Everything that was read is on its way: read more, of what stands furthest back."""
+        if any(each.asked for each in session.replays):
+            return
+        replay = min(session.replays, key=attrgetter("next"))
+        replay.reached = replay.next
+        if replay.next >= replay.stop:
+            self.end(session, replay)
+        else:
+            self._ask(session, replay)
+
+    def _ask(self, session: Session, replay: HistoryReplay) -> None:
+        replay.asked = True
+        page = partial(self._came, session, replay)
+        self._store.history.page(replay.subscription.topic_filter, replay.next, replay.stop, page)
 
     def _came(self, session: Session, replay: HistoryReplay, page: Page | None) -> None:
-        replay.asked = False
         if session.link is None or replay not in session.replays:
             return
+        if page is not None and not page.messages and page.next <= replay.next:  # it cannot be read now
+            self._later(ASK_AGAIN_S, partial(self._ask_again, session, replay))
+            return
+        replay.asked = False
         if page is None:  # what it stood at is not kept any more
             page = Page([], replay.stop)
         replay.next = max(page.next, replay.next)
-        found = list(_outgoing(session, replay, page.messages))
+        make = partial(_resumed, self._queue_qos0) if replay.resumes else _outgoing
+        found = list(make(session, replay, page.messages))
         if page.next >= replay.stop:
-            session.replays = [each for each in session.replays if each is not replay]
             if replay.lost:
                 session.connection.misses(replay.lost)
+                replay.lost = 0
+            if not replay.resumes:
+                session.replays = [each for each in session.replays if each is not replay]
         self._exchange.put_off(session, found)
         session.connection.behind = session.has_something_first
         self._room([session])
         self._turn.request()
+
+    def _ask_again(self, session: Session, replay: HistoryReplay) -> None:
+        if session.link is not None and replay in session.replays:
+            self._ask(session, replay)
 
 
 def _outgoing(session: Session, replay: HistoryReplay, messages: list[Past]) -> Iterator[HeldMessage]:
@@ -103,4 +129,31 @@ def _outgoing(session: Session, replay: HistoryReplay, messages: list[Past]) -> 
             continue
         qos, retain = min(past.qos, subscription.qos), past.retain and subscription.retain_as_published
         yield HeldMessage(past.log_offset, qos, retain, ids, owed=True, lost=replay.lost)
+        replay.lost = 0
+
+
+def _resumed(has_qos0: bool, session: Session, replay: HistoryReplay, messages: list[Past]) -> Iterator[HeldMessage]:
+    """As _outgoing(), of what the session would have read in its queues: once, whatever subscriptions match, and
+    without what it had in flight already. `has_qos0`: messages of QoS 0 wait for clients that are away."""
+    resuming = [each for each in session.replays if each.resumes]
+    client_id = session.client_id.encode()
+    for past in messages:
+        replay.lost += past.lost
+        topic = past.topic.decode()
+        matching = [
+            each
+            for each in resuming
+            if each.start <= past.log_offset
+            and matches(each.subscription.topic_filter, topic)
+            and not (each.subscription.no_local and past.client_id == client_id)
+        ]
+        if not matching or matching[0] is not replay or past.log_offset in session.skip:
+            continue
+        subscriptions = [each.subscription for each in matching]
+        qos = min(past.qos, max(each.qos for each in subscriptions))
+        if not qos and not has_qos0:
+            continue
+        retain = past.retain and any(each.retain_as_published for each in subscriptions)
+        ids = tuple(each.subscription_id for each in subscriptions if each.subscription_id)
+        yield HeldMessage(past.log_offset, qos, retain, ids, lost=replay.lost)
         replay.lost = 0

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from gateway.delivery.deliverer import Deliverer
 from gateway.delivery.replays import FROM_PROPERTY as FROM_PROPERTY
@@ -35,6 +36,7 @@ GRANTED_CHARACTERS = 32  # of a filter, that take as much as one more
 GRANTED_SHARED = 3  # a shared subscription takes as much as so many more
 
 Refusal = tuple[ReasonCode, str]
+NO_POSITION: Final = (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, f"{FROM_PROPERTY} is no position here")
 Granted = tuple[SubscriptionState, int]
 """A subscription, and its place in the packet."""
 
@@ -55,6 +57,7 @@ class _PendingSubscribe:
     # where a replay begins, by the place in the packet: a queue_offset, or a log_offset where no queue has all of it
     positions: dict[int, int] = field(default_factory=dict)
     log_offsets: dict[int, int] = field(default_factory=dict)
+    froms: dict[int, int] = field(default_factory=dict)  # log_offset of a queue_offset, or of what the tier has of it
     places: dict[str, list[int]] = field(default_factory=dict)  # by topic filter, once that is asked for
     answers: list[ReasonCode] = field(default_factory=list)
     why: str = ""  # one of them is a refusal
@@ -79,9 +82,9 @@ class _PendingSubscribe:
 
     def fault(self, i: int) -> Refusal | None:
         """A replay that cannot begin."""
-        if self.replay_from is None or i in self.positions or i in self.log_offsets:
+        if self.replay_from is None or i in self.positions or i in self.log_offsets or i in self.froms:
             return None
-        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, f"{FROM_PROPERTY} is no position here"
+        return NO_POSITION
 
     @property
     def subscription_id(self) -> int:
@@ -150,7 +153,13 @@ class Subscriptions:
         if where == "now" or where.startswith("="):
             _located(located, {}, i, None)
         elif is_offset or _has_queue(topic_filter):
-            self._queues.locate(topic_filter, where, partial(_located, located, request.positions, i))
+
+            def sought(log_offset: int | None) -> None:
+                if log_offset is not None:
+                    request.froms[i] = log_offset
+                self._queues.locate(topic_filter, where, partial(_located, located, request.positions, i))
+
+            self._replays.seek(topic_filter, f"@{where.lstrip('@')}" if is_offset else where, sought)
         else:
             self._replays.seek(topic_filter, where, partial(_located, located, request.log_offsets, i))
 
@@ -226,9 +235,10 @@ class Subscriptions:
                 start = request.replay_from or LATEST
                 self._shared.subscribe(session, state, start, partial(self._joined, request, state))
                 continue
-            history = i in request.positions or bool(session.logged and state.qos)
+            begin = request.froms.get(i, FROM_NOW)
+            history = i in request.positions or begin != FROM_NOW or bool(session.logged and state.qos)
             then = partial(self._followed, request, state, i)
-            self._queues.follow(state.topic_filter, FROM_NOW, history, state.qos > 0, then)
+            self._queues.follow(state.topic_filter, begin, history, state.qos > 0, then)
         for state in wanted_retained:
             self._lookups.add(state.topic_filter, None, partial(self._first_page, request, state))
 
@@ -241,6 +251,12 @@ class Subscriptions:
             return
         if not followed:
             self._refused(request, state.topic_filter, ReasonCode.QUOTA_EXCEEDED, "the store follows no more queues")
+            return
+        start, begins = request.froms.get(i), followed[0].begins
+        if start is not None and i not in request.positions and start >= begins:
+            for source in followed:
+                self._queues.unfollow(source.queue)
+            self._refused(request, state.topic_filter, *NO_POSITION)
             return
         request.added.discard(state.topic_filter)
         replaced = session.drop_readers(state.topic_filter)
@@ -256,10 +272,15 @@ class Subscriptions:
         if position is not None:
             new[0].position = position
             new[0].since = new[0].reached = new[0].skip_qos0_before = 0
+        if start is not None:
+            new[0].since = new[0].reached = max(start, begins)
+            new[0].skip_qos0_before = 0
         for each in new:
             self._deliverer.add(each)
         if log_offset is not None:
             self._replays.begin(session, HistoryReplay(state, log_offset, end))
+        elif start is not None and start < begins:  # what the queue does not have any more is in the tier
+            self._replays.begin(session, HistoryReplay(state, start, begins))
         request.answered.came()
 
     def _joined(self, request: _PendingSubscribe, state: SubscriptionState, why_not: str) -> None:

@@ -21,6 +21,8 @@ class Loop(Protocol):
 
     def call_soon(self, callback: Callable[[], object]) -> object: ...
 
+    def call_later(self, delay: float, callback: Callable[[], object]) -> object: ...
+
     def time(self) -> float: ...
 
 
@@ -36,6 +38,10 @@ class Scheduler:
     def soon(self, callback: Callable[[], object]) -> None:
         """Call this in the loop's next turn, unless the gateway is closed by then."""
         self._loop.call_soon(partial(self._call, callback))
+
+    def later(self, delay_s: float, callback: Callable[[], object]) -> None:
+        """As soon(), after so many seconds."""
+        self._loop.call_later(delay_s, partial(self._call, callback))
 
     def _call(self, callback: Callable[[], object]) -> None:
         if not self.is_closed:

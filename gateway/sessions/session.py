@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -83,8 +83,14 @@ class HistoryReplay:
     subscription: SubscriptionState
     next: int  # log_offset to go on from
     stop: int
+    resumes: bool = False  # the session has a right to it: it was away, or slow, for longer than the log keeps
     asked: bool = False  # for the next page
     lost: int = 0  # messages in front of the next one that are lost
+    start: int = field(init=False)
+    reached: int = field(init=False)  # log_offset before which everything is on its way
+
+    def __post_init__(self) -> None:
+        self.start = self.reached = self.next
 
 
 BacklogItem = int | HeldMessage | RetainedBatch
@@ -235,7 +241,7 @@ class Session:
             return self.frontier
         readers = (reader for reader in self.readers.values() if reader.qos)
         reached = min((reader.reached if reader.lag else max(reader.reached, end) for reader in readers), default=end)
-        return min((reached, *self.untold))
+        return min((reached, *self.untold, *(replay.reached for replay in self.replays if replay.resumes)))
 
 
 def restored(state: SessionState) -> Session:

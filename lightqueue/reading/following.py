@@ -23,6 +23,7 @@ class Followed(NamedTuple):
     queue: Queue
     position: int
     only_live: bool = False  # read only the messages that no stored queue has
+    begins: int = 0  # log_offset from which on it has what was wanted: what stands before is in the tier; 0: all of it
 
 
 def follow(store: MessageStore, topic_filter: str, start: int, history: bool, spills: bool) -> list[Followed]:

@@ -21,6 +21,7 @@ from notify.local.members import Followers, Member
 from notify.local.questions import Judges
 from notify.local.reads import RetainedPages
 from notify.local.tier import Tier, TierPolicy
+from notify.local.tier_reads import TierReads
 from notify.local.user_quotas import NO_QUOTAS, QuotaLimits, UserQuotas
 from store.audit import Audit
 from store.errors import StoreError
@@ -93,6 +94,7 @@ class Hub:
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
         self.readers = LogReaders(messages, audit or Audit())
         self.tier = Tier(messages, reads_tier)
+        self.tier_reads = TierReads(messages, self.tier)
         self.retained_pages = RetainedPages(messages)
         self.followers = Followers(messages.queues)
         self.bans = LocalBans(messages, self.tell, audit or Audit())

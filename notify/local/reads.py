@@ -72,6 +72,9 @@ class LocalHistory:
                 found = None
             then(found)
 
+    def may_have(self, log_offset: int) -> bool:
+        return self._tier_reads.has(log_offset)
+
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
         from lightqueue.reading.replay import ScanQuery, scan
 

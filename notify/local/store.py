@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Self
+from typing import Final, Self
 
 from lightqueue.errors import NoSuchPosition
 from lightqueue.queues._queues import Queue
@@ -28,12 +28,14 @@ from notify.local.hub import Hub
 from notify.local.limits import LocalQuotas
 from notify.local.members import Member
 from notify.local.reads import LocalHistory, LocalStatus
-from notify.local.tier_reads import TierReads
 from notify.owners import UNJUDGED, Claimant
-from store.records._records import RecordBatch, Records
+from notify.position_reads import Came, PositionReads
+from store.records._records import RecordBatch, Records, records_from
 from store.state.changes import GroupAdvanced
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey, Maker
+
+LARGEST_BYTES: Final = 256 << 20  # of the records of an answer of the tier: of one message, at most
 
 
 class LocalAppends:
@@ -128,13 +130,15 @@ class LocalSessions:
 
 
 class LocalQueues:
-    """StoreQueues (notify.api) of one member: each answer comes at once."""
+    """StoreQueues (notify.api) of one member: each answer comes at once, but those of the tier."""
 
     def __init__(self, hub: Hub, member: Member) -> None:
         self._hub = hub
         self._member = member
         self._messages = messages = hub.messages
         self._queues = messages.queues
+        self._tier_reads = hub.tier_reads
+        self._positions = PositionReads(self._ask_tier)
         self.events = dict.fromkeys(EVENTS, 0)
         self.weigh: Callable[[bytes], tuple[int, list[Queue]]] | None = messages.queues.dispatcher.weigh
         has_live_only = bool(messages.settings.live_only)
@@ -159,6 +163,8 @@ class LocalQueues:
         self, topic_filter: str, start: int, history: bool, spills: bool, then: Callable[[list[Followed]], None]
     ) -> None:
         followed = follow(self._messages, topic_filter, start, history, spills)
+        if history and self._tier_reads.has(start):
+            followed[0] = followed[0]._replace(begins=self._messages.log.first)
         for each in followed:
             self._hub.followers.follow(self._member, each.queue, each.position)
         then(followed)
@@ -184,17 +190,40 @@ class LocalQueues:
     def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> Sequence[Records | None]:
         return self._queues.read_many(queues, starts, most, max_bytes)
 
-    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> RecordsAt:
+    def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> RecordsAt | None:
+        if self._tier_reads.not_in_log(log_offsets):
+            return self._positions.read_at(log_offsets, then)
         with suppress(LookupError):
             records = self._messages.records_at(log_offsets)
             return {log_offset: (records, i) for i, log_offset in enumerate(log_offsets)}
-        found: RecordsAt = {}
-        for log_offset in log_offsets:
-            try:
-                found[log_offset] = self._messages.records_at([log_offset]), 0
-            except LookupError:
-                found[log_offset] = None
-        return found
+        return {log_offset: self._record_at(log_offset) for log_offset in log_offsets}
+
+    def _record_at(self, log_offset: int) -> tuple[Records, int] | None:
+        try:
+            return self._messages.records_at([log_offset]), 0
+        except LookupError:
+            return None
+
+    def _ask_tier(self, log_offsets: list[int], came: Came) -> None:
+        """Read places of which the log does not have all."""
+
+        def read(found: dict[int, bytes] | str) -> None:
+            if isinstance(found, str):
+                came(None)
+                return
+            records: RecordsAt = {}
+            for log_offset in log_offsets:
+                if log_offset in found:
+                    data = found[log_offset]
+                    records[log_offset] = (records_from(memoryview(data), 0), 0) if data else None
+                elif self._tier_reads.not_in_log([log_offset]):
+                    break
+                else:
+                    records[log_offset] = self._record_at(log_offset)
+            came(records)
+            self._member.listener.wake()
+
+        self._tier_reads.read_places(self._tier_reads.not_in_log(log_offsets), LARGEST_BYTES, read)
 
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
         then(self._hub.retained_pages.page(topic_filter, after))
@@ -242,7 +271,7 @@ class LocalStore:
         self.groups = self._groups_of(hub, member, self.appends)
         self.bans: StoreBans = hub.bans
         self.quotas = LocalQuotas(hub.quotas, member)
-        self.tier_reads = TierReads(messages, hub.tier)
+        self.tier_reads = hub.tier_reads
         self.history: History = LocalHistory(messages, self.tier_reads)
         self.status: StoreStatus | None = LocalStatus(messages)
         self.patience_s = messages.settings.flush_timeout_ms / 1000

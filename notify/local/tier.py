@@ -59,7 +59,9 @@ class Tier:
         self._idle: OrderedDict[Hashable, Give] = OrderedDict()
         self._waiting: OrderedDict[int, _Asked] = OrderedDict()
         self._given: dict[Hashable, tuple[int, _Asked]] = {}
+        self._refused: list[Then] = []  # are told so with the next tick: who asks again at once is held up
         self._newest = 0
+        self.most_bytes = 1 << 20  # of the records of an answer: what a frame of the wire has room for
         self.answers = 0
         self.faults = 0
 
@@ -106,13 +108,13 @@ class Tier:
     # --- questions
 
     def ask(self, question: TierQuestion, limit_bytes: int, then: Then, is_ready: Callable[[], bool] = _always) -> None:
-        """`then` is called once, with the answer and its records, perhaps at once."""
+        """`then` is called once, later, with the answer and its records."""
         if len(self._waiting) >= MOST_WAITING:
-            self.faults += 1
-            then(TierFault(f"{MOST_WAITING} reads of the tier wait already; try again later"), b"")
+            self._refused.append(then)
             return
         self._newest += 1
         patience_s = ANSWER_S if self.is_served else PATIENCE_S
+        limit_bytes = min(limit_bytes, self.most_bytes)
         self._waiting[self._newest] = _Asked(question, limit_bytes, then, is_ready, self._clock() + patience_s)
         self._hand_out()
 
@@ -166,6 +168,10 @@ class Tier:
         """To be called several times a second: give up what waits for too long, go on with those who can be answered
         again."""
         now_s = self._clock()
+        refused, self._refused = self._refused, []
+        for then in refused:
+            self.faults += 1
+            then(TierFault(f"{MOST_WAITING} reads of the tier wait already; try again later"), b"")
         if self._waiting:
             self._hand_out()
         for number, asked in list(self._waiting.items()):

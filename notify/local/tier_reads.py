@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from lightqueue.errors import NoSuchPosition
@@ -15,6 +15,7 @@ from store.errors import StoreError
 from store.wire import messages as wire
 from store.wire.messages import FailureCode, WireMessage
 from store.wire.tier_messages import (
+    MOST_PLACES,
     FindKey,
     FindQueueOffset,
     FindTime,
@@ -130,3 +131,44 @@ class TierReads:
         if where.startswith("=") and where[1:].isdecimal() and self._tier.has(int(where[1:])):
             return int(where[1:])
         return None
+
+    def has(self, log_offset: int) -> bool:
+        """Whether there may be messages from a place on that the log does not have, but the tier."""
+        return 0 <= log_offset < self._messages.log.first and self._tier.has_more
+
+    # --- messages by their places
+
+    def not_in_log(self, log_offsets: list[int]) -> list[int]:
+        """Those that the tier is to be asked for. What the log has is read there, whatever `tier.reads` says."""
+        first = self._messages.log.first
+        if not self._tier.has_more or not log_offsets or min(log_offsets) >= first:
+            return []
+        return [each for each in log_offsets if each < first]
+
+    def read_places(
+        self,
+        log_offsets: list[int],
+        limit_bytes: int,
+        then: Callable[[dict[int, bytes] | str], None],
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`then` gets the records at places of the tier, of the first of them if they get too long (empty: there is
+        none), or why there is no answer."""
+
+        def came(answer: TierAnswer, records: bytes) -> None:
+            if not isinstance(answer, PlacesRead):
+                then(answer.why if isinstance(answer, TierFault) else "the tier has answered something else")
+                return
+            parts, there = _parts(records), zip(log_offsets, answer.found, strict=False)
+            then({log_offset: next(parts) if is_there else b"" for log_offset, is_there in there})
+
+        self._tier.ask(ReadPlaces(log_offsets[:MOST_PLACES]), limit_bytes, came, is_ready)
+
+
+def _parts(records: bytes) -> Iterator[bytes]:
+    """Each of some records."""
+    at = 0
+    while at < len(records):
+        size = int.from_bytes(records[at : at + 4], "little")
+        yield records[at : at + size]
+        at += size

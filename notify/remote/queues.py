@@ -10,13 +10,14 @@ from lightqueue.queues.matching import any_of
 from lightqueue.reading.following import FROM_NOW, Followed
 from notify.api import EVENTS, NO_LISTENER, GatewayListener, RecordsAt, RetainedMessage, RetainedPage
 from notify.events.mirrors import Mirror, Mirrors, Recheck
-from notify.remote.reads import PositionReads, RangeReads
+from notify.position_reads import Came, PositionReads
+from notify.remote.reads import RangeReads, records_there
 from store.records._records import Records
 from store.wire import messages as wire
 from store.wire.base import WireMessage
 from store.wire.client.requests import Outcome, PendingRequests
 from store.wire.frames import Frame
-from store.wire.messages import Welcome
+from store.wire.messages import FailureCode, Welcome
 
 RETAINED_PER_PAGE = 500
 OF_OLD_REFS = (wire.Unfollow, wire.Floors, wire.Read, wire.Enough, wire.Check)  # meant for one store process
@@ -46,7 +47,7 @@ class RemoteQueues:
         self._grown: dict[Queue, None] = {}
         self._recheck = Recheck(clock)
         self.ranges = RangeReads(cache_bytes, self._mirrors.refs, self._ask, self._came)
-        self._positions = PositionReads(self._ask)
+        self._positions = PositionReads(self._ask_positions)
 
     # --- following queues
 
@@ -58,9 +59,14 @@ class RemoteQueues:
         self, topic_filter: str, start: int, history: bool, spills: bool, then: Callable[[list[Followed]], None]
     ) -> None:
         def answered(answer: Outcome, _: Frame) -> None:
-            if isinstance(answer, wire.Following):
+            if isinstance(answer, wire.Following | wire.FollowingPast):
                 self.knows_up_to(answer.log_end)
-                then([self._follow(info, topic_filter, history, spills, i > 0) for i, info in enumerate(answer.queues)])
+                found = [
+                    self._follow(info, topic_filter, history, spills, i > 0) for i, info in enumerate(answer.queues)
+                ]
+                if isinstance(answer, wire.FollowingPast):
+                    found[0] = found[0]._replace(begins=answer.begins)
+                then(found)
             else:
                 then([])
 
@@ -110,6 +116,16 @@ class RemoteQueues:
 
     def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> RecordsAt | None:
         return self._positions.read_at(log_offsets, then)
+
+    def _ask_positions(self, log_offsets: list[int], came: Came) -> None:
+        def answered(answer: Outcome, frame: Frame) -> None:
+            if isinstance(answer, wire.RecordsAt):
+                came(records_there(log_offsets, answer.found, frame.records))
+            else:
+                is_later = isinstance(answer, wire.Failed) and answer.code == FailureCode.UNAVAILABLE
+                came(None if is_later else {})
+
+        self._ask(wire.ReadAt(log_offsets), answered)
 
     def retained(self, topic_filter: str, after: str | None, then: Callable[[RetainedPage], None]) -> None:
         def answered(answer: Outcome, _: Frame) -> None:
@@ -216,7 +232,7 @@ class RemoteQueues:
 
     def _followed_again(self, mirror: Mirror, answer: Outcome, _: Frame) -> None:
         """The same queue in a store that was restarted. What was in its memory only is lost."""
-        if isinstance(answer, wire.Following):
+        if isinstance(answer, wire.Following | wire.FollowingPast):
             self._take_up(mirror, answer.queues)
             self.knows_up_to(answer.log_end)
 

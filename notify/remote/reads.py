@@ -24,7 +24,6 @@ FILL = 0.9  # of an answer, by what records took before, so that some that are l
 MOST_UNREAD_BYTES = 256 << 10  # of a queue: its reader is behind, and will ask
 
 Place = tuple[Queue, int]  # and the queue_offset to begin at
-FOUND_KEPT = 16  # answers, of about 1 MiB at most
 Ask = Callable[[WireMessage, Answered], object]
 
 
@@ -173,42 +172,14 @@ class RangeReads:
         self._unread_bytes.clear()
 
 
-class PositionReads:
-    """Records by their position: owner of the newest answers, and of who waits for those to come."""
-
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self._found: dict[tuple[int, ...], RecordsAt] = {}
-        self._finding: dict[tuple[int, ...], list[Callable[[], None]]] = {}
-
-    def read_at(self, log_offsets: list[int], then: Callable[[], None]) -> RecordsAt | None:
-        """As in notify.api.Store."""
-        key = tuple(log_offsets)
-        if key in self._found:
-            return self._found[key]
-        if key not in self._finding:
-            self._finding[key] = []
-            self._ask(wire.ReadAt(log_offsets), partial(self._came, key))
-        self._finding[key].append(then)
-        return None
-
-    def _came(self, key: tuple[int, ...], answer: Outcome, frame: Frame) -> None:
-        found: RecordsAt = {}
-        if isinstance(answer, wire.RecordsAt):
-            records = records_from(frame.records, 0)
-            places = iter(range(records.count))
-            for log_offset, is_kept in zip(key, answer.found, strict=False):
-                found[log_offset] = (records, next(places)) if is_kept else None
-        while len(self._found) >= FOUND_KEPT:
-            del self._found[next(iter(self._found))]
-        self._found[key] = found
-        for then in self._finding.pop(key, ()):
-            then()
-
-    def clear(self) -> None:
-        """Nothing that was asked for will come."""
-        self._found.clear()
-        self._finding.clear()
+def records_there(log_offsets: list[int], found: list[bool], data: memoryview) -> RecordsAt:
+    """The records of an answer, by their log_offsets: of the first ones, if it has fewer."""
+    records = records_from(data, 0)
+    places = iter(range(records.count))
+    return {
+        log_offset: (records, next(places)) if is_kept else None
+        for log_offset, is_kept in zip(log_offsets, found, strict=False)
+    }
 
 
 class RemoteHistory:
@@ -222,6 +193,9 @@ class RemoteHistory:
             then(SoughtPosition(answer.log_offset, answer.found) if isinstance(answer, wire.Sought) else None)
 
         self._ask(wire.Seek(topic_filter, where, start), answered)
+
+    def may_have(self, log_offset: int) -> bool:
+        return True  # the store knows
 
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
         def answered(answer: Outcome, frame: Frame) -> None:

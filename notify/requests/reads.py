@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
@@ -26,6 +27,7 @@ MOST_RETAINED = 1_000
 MOST_DELAYED = 1_000
 ITEM_BYTES = 32  # of one range or position in an answer, at most
 _MESSAGE = bytes((RecordType.MESSAGE,))
+NOT_THERE: Mapping[int, bytes] = MappingProxyType({})
 
 Answer = tuple[wire.WireMessage, bytes]
 
@@ -108,14 +110,18 @@ def read(store: LocalStore, queues: Mapping[int, Queue], request: wire.Read, lim
     return wire.Ranges(ranges), b"".join(room.parts)
 
 
-def read_positions(store: LocalStore, request: wire.ReadAt, limit_bytes: int) -> Answer:
-    """Messages by their log_offsets, fewer if they get too long."""
+def read_positions(
+    store: LocalStore, request: wire.ReadAt, limit_bytes: int, of_tier: Mapping[int, bytes] = NOT_THERE
+) -> Answer:
+    """Messages by their log_offsets, fewer if they get too long. `of_tier`: those that the tier was asked for."""
     room = AnswerRoom(limit_bytes)
     found: list[bool] = []
+    not_in_log = set(store.tier_reads.not_in_log(request.log_offsets))
     for log_offset in request.log_offsets[:MOST_RECORDS_AT]:
-        if room.left_bytes <= 0:
+        is_next = log_offset in not_in_log and log_offset not in of_tier  # of those to ask the tier for
+        if room.left_bytes <= 0 or is_next:
             break
-        data = _message_at(store.messages, log_offset)
+        data = of_tier[log_offset] if log_offset in of_tier else _message_at(store.messages, log_offset)
         if data and not room.fits(data) and not room.is_too_large(data):
             break
         is_found = bool(data) and room.fits(data)

@@ -28,7 +28,7 @@ class Handling:
         self.incoming: Incoming
         self.is_judged = False  # a frame waits for another server, which says what its user may do
         self.appends = of_appends.AppendHandlers(connected)
-        self.queues = of_queues.QueueHandlers(connected)
+        self.queues = of_queues.QueueHandlers(connected, hello)
         self.reads = of_reads.ReadHandlers(connected, partial(setattr, self, "is_judged"))
         self.sessions = of_sessions.SessionHandlers(connected)
         self.operators = of_operators.OperatorHandlers(connected, hello, taken_over)

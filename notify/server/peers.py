@@ -71,7 +71,8 @@ class FollowedQueues:
         self.by_ref, self.refs, self.follows, self.began = {}, {}, Counter(), {}
         return follows
 
-    def follow(self, request: wire.Follow, role: Role | None) -> wire.WireMessage:
+    def follow(self, request: wire.Follow, role: Role | None, knows_tier: bool = True) -> wire.WireMessage:
+        """`knows_tier`: the peer can read on in the tier what the log does not have any more."""
         fault = contents.filter_fault(request.topic_filter)
         if fault:
             return wire.Failed(FailureCode.BAD_REQUEST, f"topic filter {fault}")
@@ -79,11 +80,15 @@ class FollowedQueues:
         if len(self.by_ref) >= most:
             return wire.Failed(FailureCode.NOT_ALLOWED, f"more than {most} queues at a time")
         found: list[wire.QueueInfo] = []
+        begins: list[int] = []
 
         def then(followed: list[Followed]) -> None:
             found.extend(self._info(each) for each in followed)
+            begins.extend(each.begins for each in followed)
 
         self._queues.follow(request.topic_filter, request.start, request.history, request.spills, then)
+        if knows_tier and begins[0]:
+            return wire.FollowingPast(found, self._queues.end, begins[0])
         return wire.Following(found, self._queues.end)
 
     def _info(self, followed: Followed) -> wire.QueueInfo:
@@ -185,7 +190,7 @@ class Peers:
         self.hub = hub
         self.leases_ended = 0
         self.max_frame_bytes = min(settings.max_frame_bytes, hub.messages.log.largest_append_bytes) & ~7
-        answer_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
+        answer_bytes = hub.tier.most_bytes = self.max_frame_bytes - HEAD_ROOM_BYTES
         hub.consumers.hand_out(answer_bytes - HEAD_ROOM_BYTES, clock)
         self._store_name = store_name
         self._events = RateLimitedLog(log)

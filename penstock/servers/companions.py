@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Set
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from gateway.auth.settings import is_auth_configured
 from notify.links.address import is_loopback
+from notify.local.hub import Hub
+from notify.local.tier import TIER_READER
 from penstock.config.settings import Settings
 from penstock.config.settings_tree import SETTINGS, value_of
+from penstock.config.tier_settings import TierSettings
 from penstock.errors import UsageError
 from penstock.servers.children import Child
 from penstock.servers.logs import announce
 from penstock.servers.process import CONSOLE_SOCKET, OPERATOR_SOCKET, Stop
+from store.errors import StoreError
+from store.wire.log_messages import HoldLog
+
+log = logging.getLogger("penstock.tier")
 
 CONSOLE_GRACE_S, TIER_GRACE_S = 5.0, 15.0
 RATES = {path for path in SETTINGS if path.startswith("quota.") and path.endswith("_per_s")} | {
@@ -96,3 +104,12 @@ def _text(value: object) -> str:
     if isinstance(value, Path):
         return str(value.absolute())
     return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def hold_for_tier(hub: Hub, tier: TierSettings) -> None:
+    """Keep the log for a tier from the store's first start on: the process comes some seconds later."""
+    if tier.url and hub.messages.log_readers.get(TIER_READER) is None:
+        try:
+            hub.readers.hold(HoldLog(TIER_READER, None, tier.most_behind_bytes, tier.when_behind))
+        except StoreError as error:
+            log.warning("retention does not wait for the tier before it is connected: %s", error)

@@ -20,7 +20,7 @@ from penstock.config.settings import Settings
 from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls
-from penstock.servers.companions import check_console_exposed, start_console, start_tier
+from penstock.servers.companions import check_console_exposed, hold_for_tier, start_console, start_tier
 from penstock.servers.facts import ProcessFacts
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.servers.process import DRAIN_S, Stop, heed_hangup, listen_in_data_folder, run, tune_garbage_collection
@@ -74,6 +74,7 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
         tls.start(audit)
         heed_hangup(judging.reload, tls.reload, reopen_audit)
         hub = Hub(messages, quotas=quotas_of(settings.quota), audit=audit, reads_tier=settings.tier.reads)
+        hold_for_tier(hub, settings.tier)
         access, store_here = judging.start(closing, audit), parts.local_store(hub)
         broker = serving = Broker(store_here, settings.gateway, loop, access, settings.quota, audit)
         closing.callback(serving.close)

@@ -25,7 +25,7 @@ from penstock.errors import UsageError
 from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import WireTls
-from penstock.servers.companions import start_tier
+from penstock.servers.companions import hold_for_tier, start_tier
 from penstock.servers.facts import ProcessFacts
 from penstock.servers.logs import announce
 from penstock.servers.process import (
@@ -102,6 +102,7 @@ async def _serve(
             redis.start()
             lookup = redis.table
         hub = Hub(messages, True, quotas_of(settings.quota), audit, lookup, settings.tier.reads)
+        hold_for_tier(hub, settings.tier)
         of_namespaces = tokens_of_namespaces(settings.wire)
         server = serving = StoreServer(hub, settings.wire, tokens, audit, of_namespaces=of_namespaces)
         _judge_clients(serving, judging, of_namespaces, closing)

@@ -20,6 +20,7 @@ from penstock.tier.rows import hash_of_key
 T = TypeVar("T")
 
 ANSWER_S: Final = 0.5
+ANSWER_BYTES: Final = 1 << 20  # of messages, or a single larger one
 FAR_BEHIND: Final = 1 << 63
 MOST_RECORDS: Final = 8_192  # of a page
 
@@ -141,7 +142,7 @@ class TableReader:
                 yield found
 
     def _at(self, log_offsets: list[int], limit_bytes: int) -> RecordsThere:
-        page = _Page(limit_bytes, limit_bytes)
+        page = _Page(min(ANSWER_BYTES, limit_bytes), limit_bytes)
         ends_s = self._clock() + ANSWER_S
         there: list[bool] = []
         span: Span | None = None
@@ -202,7 +203,7 @@ class TableReader:
         return int(found.log_offsets[since[0]]) if len(since) else None
 
     def _find(self, wanted: KeyQuestion, limit_bytes: int) -> FoundRecords:
-        page = _Page(limit_bytes, limit_bytes)
+        page = _Page(min(ANSWER_BYTES, limit_bytes), limit_bytes)
         key_hash = hash_of_key(wanted.key.encode())
         ends_s = self._clock() + ANSWER_S
         found: list[int] = []

@@ -47,6 +47,15 @@ class Following(WireMessage, frozen=True):
     log_end: LogOffset
 
 
+class FollowingPast(WireMessage, frozen=True):
+    """As Following, to a gateway of version 13 or later, if the first queue has only what stands at log_offset `begins`
+    or behind it: what was wanted of before is in the tier."""
+
+    queues: Annotated[list[QueueInfo], Meta(min_length=1, max_length=2)]
+    log_end: LogOffset
+    begins: LogOffset
+
+
 class Unfollow(WireMessage, frozen=True):
     """Forget these refs."""
 

@@ -35,6 +35,7 @@ from store.wire.delayed_messages import GetDelayed as GetDelayed
 from store.wire.delayed_messages import ListDelayed as ListDelayed
 from store.wire.follow_messages import Follow as Follow
 from store.wire.follow_messages import Following as Following
+from store.wire.follow_messages import FollowingPast as FollowingPast
 from store.wire.follow_messages import Grew as Grew
 from store.wire.follow_messages import GrewNamed as GrewNamed
 from store.wire.follow_messages import QueueInfo as QueueInfo
@@ -473,4 +474,5 @@ KINDS = (
     Kind(147, of_operator.ForgetLogReader, _OPERATOR, asked=True),
     Kind(148, of_tier.ServeTier, _OPERATOR, asked=True, records=True),
     Kind(149, of_tier.TierAsked, _STORE, asked=True),
+    Kind(150, FollowingPast, _STORE, asked=True),
 )

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from store.wire.base import Count, LogOffset, Name, Positive, QueueOffset, WireMessage
 
 MOST_PLACES = 4_096  # of one ReadPlaces
+FirstQueueOffset = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 
 
 class _Part(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -71,7 +72,7 @@ class RangeRead(_Part, frozen=True, tag="range"):
 
     next: LogOffset
     messages: Count
-    queue_offset: int
+    queue_offset: FirstQueueOffset
 
 
 class PlacesRead(_Part, frozen=True, tag="places"):
@@ -79,7 +80,7 @@ class PlacesRead(_Part, frozen=True, tag="places"):
     these messages, in this order; `queue_offset` of the first one."""
 
     found: Annotated[list[bool], Meta(max_length=MOST_PLACES)]
-    queue_offset: int
+    queue_offset: FirstQueueOffset
 
 
 class TimeFound(_Part, frozen=True, tag="time"):

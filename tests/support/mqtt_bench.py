@@ -62,6 +62,7 @@ class FakeLoop:
     def __init__(self) -> None:
         self.calls: list[Callable[[], object]] = []
         self.now_s = 1_000.0
+        self._later: list[tuple[float, Callable[[], object]]] = []
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         self.calls.append(callback)
@@ -69,11 +70,17 @@ class FakeLoop:
     def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
         self.calls.append(callback)
 
+    def call_later(self, delay: float, callback: Callable[[], object]) -> None:
+        """Waits until the clock has been moved so far."""
+        self._later.append((self.now_s + delay, callback))
+
     def time(self) -> float:
         return self.now_s
 
     def run(self) -> None:
         deadline = time.monotonic() + BUSY_S
+        self.calls += [call for due_s, call in self._later if due_s <= self.now_s]
+        self._later = [each for each in self._later if each[0] > self.now_s]
         while self.calls:
             assert time.monotonic() < deadline, f"still busy after {BUSY_S} s"
             self.turn()

@@ -15,7 +15,8 @@ from notify.server.handlers.connected import Connected, Handlers
 from store.errors import StoreError
 from store.wire import messages as wire
 from store.wire.frames import Frame
-from store.wire.messages import FailureCode, Role, WireMessage
+from store.wire.handshake import HOLDING_VERSION
+from store.wire.messages import FailureCode, Hello, Role, WireMessage
 
 ITEMS_AT_ONCE = 128
 
@@ -23,8 +24,9 @@ ITEMS_AT_ONCE = 128
 class QueueHandlers:
     """Handles what the peer of one connection asks of queues."""
 
-    def __init__(self, connected: Connected) -> None:
+    def __init__(self, connected: Connected, hello: Hello) -> None:
         self._connected = connected
+        self._knows_tier = HOLDING_VERSION in hello.versions
         self._events = connected.events
 
     def follow(self, frame: Frame, message: wire.Follow) -> None:
@@ -38,7 +40,7 @@ class QueueHandlers:
                 FailureCode.NOT_ALLOWED, "a client follows what comes from now on; read() has what is stored"
             )
         try:
-            return peer.followed.follow(message, peer.role)
+            return peer.followed.follow(message, peer.role, self._knows_tier)
         except StoreError as error:
             return wire.Failed(failure_code(error), str(error))
 

@@ -16,7 +16,7 @@ from store.wire import log_messages as of_log
 from store.wire import messages as wire
 from store.wire import rights_messages as of_rights
 from store.wire.frames import Frame
-from store.wire.messages import WireMessage
+from store.wire.messages import FailureCode, WireMessage
 
 TOPICS_AT_ONCE = 16
 
@@ -40,7 +40,19 @@ class ReadHandlers:
             store.tier_reads.ask(message, question, connected.room_bytes, answer, connected.is_ready)
 
     def read_at(self, frame: Frame, message: wire.ReadAt) -> None:
-        self._connected.reply(frame, partial(reads.read_positions, self._connected.peer.store, message))
+        connected, store = self._connected, self._connected.peer.store
+        places = store.tier_reads.not_in_log(message.log_offsets)
+
+        def came(found: dict[int, bytes] | str) -> None:
+            if isinstance(found, str):
+                connected.answer(frame.request_id, wire.Failed(FailureCode.UNAVAILABLE, found))
+            else:
+                connected.reply(frame, partial(reads.read_positions, store, message, of_tier=found))
+
+        if places:
+            store.tier_reads.read_places(places, connected.room_bytes, came, connected.is_ready)
+        else:
+            connected.reply(frame, partial(reads.read_positions, store, message))
 
     def find_retained(self, frame: Frame, message: wire.Retained) -> None:
         self._connected.reply(frame, partial(reads.find_retained_messages, self._connected.peer.store, message))
