@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from deltalake import DeltaTable
 
 from notify.links.address import StoreAddress
 from penstock.store_client import StoreClient
+from penstock.tier.store_log import HeldLog, StoreLog
 from store.mending.backup import backup
 from store.mending.restore import restore
 from store.wire.log_messages import HoldLog, LogHeld, Segments, SegmentsFound
+from store.wire.messages import Role
 from tests.support.store_process import StoreProcess
 from tests.tier.places import TablePlace
 from tests.tier.tier_process import SMALL, Tier, oldest, publish, wait_until
@@ -130,6 +133,17 @@ def test_the_readers_own_records_make_no_commits(store: StoreProcess, tier: Tier
     sent = publish(store, sent, 1, rng)
     wait_until(lambda: tier.has(sent))
     assert version() == before + 1
+
+
+def test_a_reader_that_waits_for_its_storage_stays_known_to_the_store(tmp_path: Path) -> None:
+    with closing(StoreProcess(tmp_path, settings={"wire.lease_ms": 600, "wire.heartbeat_ms": 100})) as store:
+        address = StoreAddress.parse(store.url)
+        with (
+            closing(StoreLog(address, "", None, Role.CLIENT, HeldLog("tier"))) as log,
+            StoreClient(address, "", None),  # for a few requests: it says nothing between them
+        ):
+            wait_until(lambda: "was not heard of" in store.log_text())
+            assert log.hold().log_offset == 0
 
 
 def test_it_says_what_is_missing(tmp_path: Path) -> None:
