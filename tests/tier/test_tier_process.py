@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from notify.links.address import StoreAddress
+from notify.local.tier import TIER_READER
 from penstock.store_client import StoreClient
 from penstock.tier.store_log import HeldLog, StoreLog
 from store.mending.backup import backup
@@ -23,6 +24,7 @@ from store.wire.log_messages import HoldLog, LogHeld, Segments, SegmentsFound
 from store.wire.messages import Role
 from tests.support.store_process import StoreProcess
 from tests.tier.places import TablePlace
+from tests.tier.tally import in_table_and_log
 from tests.tier.tier_process import SMALL, Tier, oldest, publish, wait_until
 
 KILLS = 6
@@ -51,6 +53,8 @@ def test_each_acknowledged_message_is_in_the_table_once(store: StoreProcess, tie
             wait_until(partial(tier.has, sent - rng.randrange(20)))
         part = rng.choice((store, tier))
         part.kill()
+        if part is tier:
+            assert_is_there(sent, store, tier)
         part.start()
     wait_until(lambda: tier.has(sent))
     rows = tier.rows()
@@ -58,6 +62,14 @@ def test_each_acknowledged_message_is_in_the_table_once(store: StoreProcess, tie
     for topic in range(3):
         places = [row["queue_offset"] for row in rows if row["topic"] == f"line/{topic}"]
         assert places == list(range(len(places)))
+
+
+def assert_is_there(sent: int, store: StoreProcess, tier: Tier) -> None:
+    """In the table or in the log behind it, once each; nobody writes to the table."""
+    with closing(StoreLog(StoreAddress.parse(store.url), "", None, Role.CLIENT, HeldLog(TIER_READER))) as log:
+        end = end_of(store)
+        wait_until(lambda: log.hold().on_disk >= end)
+        assert sorted(int(each[:6]) for each in in_table_and_log(tier.place, log)) == list(range(sent))
 
 
 def test_retention_waits_for_the_table_and_goes_on_behind_it(
