@@ -1,4 +1,4 @@
-"""The connection of a command to a store: the command asks a few things and ends."""
+"""The connection of a command, or of the tier, to a store: it asks one thing at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from store.wire.client.request_errors import RequestErrors
 from store.wire.handshake import VERSIONS
 from store.wire.messages import FailureCode, Hello, Role
 
-TIMES = BlockingTimes(connect_s=10.0, silent_s=10.0)
+CONNECT_S, SILENT_S = 10.0, 10.0
 ERRORS = RequestErrors(
     lambda _, message: PenstockError(message),
     {FailureCode.NOT_PERMITTED: lambda _, message: PenstockError(f"not permitted: {message}")},
@@ -30,19 +30,27 @@ M = TypeVar("M", bound=WireMessage)
 class StoreClient:
     """A peer of a store, of role `client` or `operator`. Every method raises PenstockError, in one line."""
 
-    def __init__(self, address: StoreAddress, token: str, tls: ssl.SSLContext | None, role: Role = Role.CLIENT) -> None:
-        """`tls`: which certificates to trust, at an address with TLS."""
+    def __init__(
+        self,
+        address: StoreAddress,
+        token: str,
+        tls: ssl.SSLContext | None,
+        role: Role = Role.CLIENT,
+        idle_s: float | None = None,
+    ) -> None:
+        """`tls`: which certificates to trust, at an address with TLS. `idle_s`: see BlockingTimes."""
+        times = BlockingTimes(CONNECT_S, SILENT_S, idle_s)
         self._url = address.url
         hello = Hello(list(VERSIONS), role, _own_name(), token, namespace="*")
         try:
-            connected = open_socket(address, None if tls is None else lambda: tls, TIMES)
+            connected = open_socket(address, None if tls is None else lambda: tls, times)
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConnectionFailed(
                 f"{address.url}: cannot connect ({reason}); start `penstock store`, or name another with --store"
             ) from None
         try:
-            self._link = BlockingLink(connected, hello, TIMES)
+            self._link = BlockingLink(connected, hello, times)
         except (HandshakeRefused, StoreAway, WireError) as error:
             self._failed(error)
 

@@ -50,6 +50,7 @@ class Dispatcher:
         self._stopping = threading.Event()
         self._said = ""
         self._said_s = 0.0
+        self._pause_s = FIRST_PAUSE_S  # before the next try
 
     def stop(self) -> None:
         """Have run() return soon. What is not committed is written by the next start."""
@@ -57,19 +58,15 @@ class Dispatcher:
 
     def run(self) -> None:
         """Go on until stop(), whatever fails. Raises BadTierUrl, and what is no PenstockError."""
-        pause_s = FIRST_PAUSE_S
         while not self._stopping.is_set():
-            began_s = time.monotonic()
             try:
                 self._follow()
             except BadTierUrl:
                 raise
             except PenstockError as error:
                 self._say(str(error))
-            if time.monotonic() - began_s > LONGEST_PAUSE_S:
-                pause_s = FIRST_PAUSE_S
-            self._stopping.wait(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            self._stopping.wait(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def _say(self, error: str) -> None:
         now_s = time.monotonic()
@@ -97,7 +94,7 @@ class Dispatcher:
                 first = store.record_from(table.end) if is_before_own else table.end
                 while self._write_range(store, table, first):
                     held = store.hold(table.end)
-                    self._said = ""
+                    self._said, self._pause_s = "", FIRST_PAUSE_S
                     now_s = time.monotonic()
                     if held.on_disk - table.end > self._rules.at_bytes and now_s - told_s > PROGRESS_S:
                         told_s = now_s

@@ -20,7 +20,7 @@ from penstock.tier.dispatcher import CommitRules, Dispatcher
 from penstock.tier.history import TableHistory
 from penstock.tier.objects import ObjectFolder
 from penstock.tier.reading import TableReader
-from penstock.tier.store_log import HeldLog, StoreLog
+from penstock.tier.store_log import IDLE_S, HeldLog, StoreLog
 from penstock.tier.workers import TierWorkers
 from store.version import VERSION
 from store.wire.messages import Role
@@ -50,7 +50,7 @@ def serve(settings: Settings) -> int:
     workers: TierWorkers | None = None
     if role is Role.OPERATOR:
         reader = TableReader(TableHistory(objects, tier.cache_bytes))
-        workers = TierWorkers(reader, partial(StoreClient, address, token, tls, role))
+        workers = TierWorkers(reader, partial(StoreClient, address, token, tls, role, IDLE_S))
     return run(settings, lambda: _serve(dispatcher, workers, tier.url, address.url))
 
 

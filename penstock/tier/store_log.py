@@ -28,6 +28,9 @@ from store.wire.messages import Role, Sought
 
 PIECE_BYTES: Final = 1 << 20  # of the log in one answer: some milliseconds of the store's loop
 
+IDLE_S: Final = 3_600.0
+"""The connection stays while the storage is waited for, which may try again for minutes."""
+
 
 class ReadPiece(NamedTuple):
     """Whole records from `log_offset` on; none: that is all that is on the disk. The log begins at `base`."""
@@ -53,7 +56,7 @@ class StoreLog:
         self, address: StoreAddress, token: str, tls: ssl.SSLContext | None, role: Role, held: HeldLog
     ) -> None:
         self._held = held
-        self._store = StoreClient(address, token, tls, role)
+        self._store = StoreClient(address, token, tls, role, IDLE_S)
         if self._store.version < HOLDING_VERSION:
             self._store.close()
             raise PenstockError(f"{address.url}: the store is too old for a tier; upgrade it first")

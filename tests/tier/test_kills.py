@@ -1,50 +1,102 @@
-"""A writer is killed at any step, again and again; the next one goes on, and each message is in the table once."""
+"""A writer is killed at any moment, again and again; the next one goes on, and each message is in the table once."""
 
 import random
-import signal
-import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from penstock.tier.table import TABLE_SCHEMA
-from tests.support.server_process import ROOT
-from tests.tier.killed_writer import PIECES, Task
-from tests.tier.logs import plain_rows, with_a_gap
-from tests.tier.places import TablePlace
+from tests.tier.killed_writer import PIECES, PIECES_PER_COMMIT, Task
+from tests.tier.killers import BucketKiller, FolderKiller, Killer, Moment
+from tests.tier.logs import FIRST, plain_rows, with_a_gap
+from tests.tier.places import BUCKET
 
 KILLS = 4
-STEPS = 80
+STEPS = {"folder": 250, "s3": 210}
 """Of a writer that nobody kills there are some more."""
-BY_DAY = 3
-SEEDS = [pytest.param(seed, marks=() if seed < BY_DAY else pytest.mark.nightly) for seed in range(25)]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 25))]
 
 
-def run(task: Task) -> int | None:
-    """How many steps the writer took; None: it was killed."""
-    command = [sys.executable, "-m", "tests.tier.killed_writer", task.as_text()]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    if result.returncode == -signal.SIGKILL:
-        return None
-    assert result.returncode == 0, result.stderr
-    return int(result.stdout)
+@pytest.fixture(params=STEPS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def killer(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Iterator[Killer]:
+    if kind == "folder":
+        yield FolderKiller(tmp_path)
+        return
+    url = f"s3://{BUCKET}/{tmp_path.parent.name}/{tmp_path.name}"
+    with closing(BucketKiller(request.getfixturevalue("s3_endpoint"), url)) as killer:
+        yield killer
+
+
+class Writer:
+    """Writes one log, as often as it is killed."""
+
+    def __init__(self, killer: Killer, seed: int) -> None:
+        self._killer = killer
+        self.log = with_a_gap(seed, PIECES)
+        self._rows = list(plain_rows(self.log))
+        self._command = [sys.executable, "-m", "tests.tier.killed_writer"]
+        self._command.append(Task(killer.place.url, killer.place.options, seed).as_text())
+
+    def is_killed(self, moment: Moment) -> bool:
+        """Kill it then. What the table has, is what the log has up to the table's end."""
+        is_killed = self._killer.run(self._command, moment)
+        end = self.end
+        assert self._found() == [row for row in self._rows if row["log_offset"] < end]
+        return is_killed
+
+    @property
+    def end(self) -> int:
+        """Of the table; 0: there is none."""
+        try:
+            return self._opened().transaction_version(FIRST) or 0
+        except TableNotFoundError:
+            return 0
+
+    def finish(self) -> None:
+        assert not self._killer.run(self._command, None)
+        assert self._found() == self._rows
+        gap, data = self.log[PIECES // 2]
+        lost = self._opened("/_penstock/lost").to_pyarrow_table().select(["log_offset", "until"])
+        assert lost.to_pylist() == [{"log_offset": gap, "until": gap + len(data)}]
+
+    def _found(self) -> list[dict[str, Any]]:
+        if not self.end:
+            return []
+        rows = self._opened().to_pyarrow_table().sort_by("log_offset")
+        listed: list[dict[str, Any]] = rows.select(TABLE_SCHEMA.names).to_pylist()
+        return listed
+
+    def _opened(self, below: str = "") -> DeltaTable:
+        return DeltaTable(f"{self._killer.place.url}{below}", storage_options=self._killer.place.options)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_message_is_there_once_after_kills(place: TablePlace, seed: int) -> None:
+def test_each_message_is_there_once_after_kills(killer: Killer, kind: str, seed: int) -> None:
+    writer = Writer(killer, seed)
     chance = random.Random(seed)
-    most = STEPS
+    most = STEPS[kind]
     for number in range(KILLS):
-        steps = run(Task(place.url, place.options, seed, chance.randrange(most)))
-        assert steps is None or number, "the first one has more to do than that"
+        is_killed = writer.is_killed(Moment(chance.randrange(most)))
+        assert is_killed or number, "the first one has more to do than that"
         most = max(most // 2, 10)  # the next one has less left to do
-    steps = run(Task(place.url, place.options, seed, -1))
-    assert steps is not None
-    log = with_a_gap(seed, PIECES)
-    table = DeltaTable(place.url, storage_options=place.options)
-    rows = table.to_pyarrow_table().sort_by("log_offset").select(TABLE_SCHEMA.names).to_pylist()
-    assert rows == list(plain_rows(log))
-    lost = DeltaTable(f"{place.url}/_penstock/lost", storage_options=place.options).to_pyarrow_table().to_pylist()
-    gap, data = log[PIECES // 2]
-    assert [(each["log_offset"], each["until"]) for each in lost] == [(gap, gap + len(data))]
+    writer.finish()
+
+
+@pytest.mark.parametrize("is_put", [False, True], ids=["before", "after"])
+def test_a_kill_inside_of_the_commit(killer: Killer, is_put: bool) -> None:
+    """When deltalake gives the second commit its name: from then on it counts, and not before."""
+    writer = Writer(killer, seed=39)
+    assert writer.is_killed(Moment(int(is_put), "_delta_log/00000000000000000002.json"))
+    assert writer.end == writer.log[(2 if is_put else 1) * PIECES_PER_COMMIT][0]
+    writer.finish()

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +15,16 @@ import pytest
 from deltalake import DeltaTable
 
 from notify.links.address import StoreAddress
+from notify.local.tier import TIER_READER
 from penstock.store_client import StoreClient
+from penstock.tier.store_log import HeldLog, StoreLog
 from store.mending.backup import backup
 from store.mending.restore import restore
 from store.wire.log_messages import HoldLog, LogHeld, Segments, SegmentsFound
+from store.wire.messages import Role
 from tests.support.store_process import StoreProcess
 from tests.tier.places import TablePlace
+from tests.tier.tally import in_table_and_log
 from tests.tier.tier_process import SMALL, Tier, oldest, publish, wait_until
 
 KILLS = 6
@@ -48,6 +53,8 @@ def test_each_acknowledged_message_is_in_the_table_once(store: StoreProcess, tie
             wait_until(partial(tier.has, sent - rng.randrange(20)))
         part = rng.choice((store, tier))
         part.kill()
+        if part is tier:
+            assert_is_there(sent, store, tier)
         part.start()
     wait_until(lambda: tier.has(sent))
     rows = tier.rows()
@@ -55,6 +62,14 @@ def test_each_acknowledged_message_is_in_the_table_once(store: StoreProcess, tie
     for topic in range(3):
         places = [row["queue_offset"] for row in rows if row["topic"] == f"line/{topic}"]
         assert places == list(range(len(places)))
+
+
+def assert_is_there(sent: int, store: StoreProcess, tier: Tier) -> None:
+    """In the table or in the log behind it, once each; nobody writes to the table."""
+    with closing(StoreLog(StoreAddress.parse(store.url), "", None, Role.CLIENT, HeldLog(TIER_READER))) as log:
+        end = end_of(store)
+        wait_until(lambda: log.hold().on_disk >= end)
+        assert sorted(int(each[:6]) for each in in_table_and_log(tier.place, log)) == list(range(sent))
 
 
 def test_retention_waits_for_the_table_and_goes_on_behind_it(
@@ -130,6 +145,17 @@ def test_the_readers_own_records_make_no_commits(store: StoreProcess, tier: Tier
     sent = publish(store, sent, 1, rng)
     wait_until(lambda: tier.has(sent))
     assert version() == before + 1
+
+
+def test_a_reader_that_waits_for_its_storage_stays_known_to_the_store(tmp_path: Path) -> None:
+    with closing(StoreProcess(tmp_path, settings={"wire.lease_ms": 600, "wire.heartbeat_ms": 100})) as store:
+        address = StoreAddress.parse(store.url)
+        with (
+            closing(StoreLog(address, "", None, Role.CLIENT, HeldLog("tier"))) as log,
+            StoreClient(address, "", None),  # for a few requests: it says nothing between them
+        ):
+            wait_until(lambda: "was not heard of" in store.log_text())
+            assert log.hold().log_offset == 0
 
 
 def test_it_says_what_is_missing(tmp_path: Path) -> None:
