@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, CommitProperties
+from deltalake.transaction import AddAction, CommitProperties, RemoveAction
 from duckdb_extensions import import_extension
 from obstore.exceptions import AlreadyExistsError
 
@@ -187,6 +188,70 @@ def test_a_checkpoint_keeps_files_and_transactions(place: TablePlace) -> None:
         obstore.delete(objects.store, f"_delta_log/{version:020}.json")
     assert opened(place).transaction_version(LOG) == 5
     assert values(place) == [0, 1, 2, 3, 4]
+
+
+def replace(table: DeltaTable, place: TablePlace, old: tuple[str, ...], new: str, *values: int, at_ms: int = 0) -> None:
+    """One commit, by which a file takes the place of others."""
+    file = add(place, new, *values)
+    file.data_change = False
+    removed = [RemoveAction(f"day={DAY}/{name}.parquet", False, at_ms, 492, {"day": DAY}) for name in old]
+    table.create_write_transaction(
+        [file, *removed], "append", SCHEMA, ["day"], commit_properties=CommitProperties(max_commit_retries=0)
+    )
+
+
+def test_files_are_replaced_in_one_commit_that_changes_no_data(place: TablePlace) -> None:
+    """A reader of an older version still has the files of that version; position and properties stay."""
+    create(place, **{"penstock.logs": "a 0"})
+    commit(opened(place), add(place, "a", 1, 2), 10)
+    commit(opened(place), add(place, "b", 3), 20)
+    before = opened(place)
+    replace(opened(place), place, ("a", "b"), "ab", 1, 2, 3)
+    assert values(place) == [1, 2, 3]
+    assert sorted(before.to_pyarrow_table()["x"].to_pylist()) == [1, 2, 3]
+    assert opened(place).transaction_version(LOG) == 20
+    assert opened(place).metadata().configuration["penstock.logs"] == "a 0"
+    text = ObjectFolder(place.url, place.options).get(f"_delta_log/{opened(place).version():020}.json").decode()
+    assert text.count('"dataChange":false') == 3
+    assert '"dataChange":true' not in text
+    with pytest.raises(CommitFailedError):  # without retries, whoever has a stale view looks again
+        commit(before, add(place, "c", 4), 30)
+    with pytest.raises(CommitFailedError):
+        replace(before, place, ("a", "b"), "ab-2", 1, 2, 3)
+    assert values(place) == [1, 2, 3]
+
+
+def test_a_file_that_is_no_longer_there_may_be_replaced_once_more(place: TablePlace) -> None:
+    """So it is not guarded by deltalake: the tier looks itself whether each is still there."""
+    create(place)
+    commit(opened(place), add(place, "a", 1), 10)
+    replace(opened(place), place, ("a",), "a-2", 1)
+    replace(opened(place), place, ("a",), "a-3", 1)
+    assert values(place) == [1, 1]
+
+
+def removed(place: TablePlace, hours: int) -> list[str]:
+    """Files that were removed so long ago, as the log and its checkpoint know them. Nothing is deleted or committed."""
+    table = opened(place)
+    found = table.vacuum(hours, dry_run=True, enforce_retention_duration=False)
+    assert opened(place).version() == table.version()
+    return sorted({Path(name).stem for name in found})
+
+
+@pytest.mark.parametrize("retention_h", [50, 1000])
+def test_removed_files_are_known_as_long_as_the_table_says(place: TablePlace, retention_h: int) -> None:
+    """By when they were removed, not by their own age. A checkpoint forgets those that are older than that."""
+    create(place, **{"delta.deletedFileRetentionDuration": f"interval {retention_h} hours"})
+    now_ms = int(time.time() * 1000)
+    for name, hours in (("a", 300), ("b", 100), ("c", 10)):
+        commit(opened(place), add(place, name, hours), 1000 - hours)
+        replace(opened(place), place, (name,), f"{name}-2", hours, at_ms=now_ms - hours * 3_600_000)
+    assert [removed(place, hours) for hours in (0, 50, 200)] == [["a", "b", "c"], ["a", "b"], ["a"]]
+    opened(place).create_checkpoint()
+    remembered = ["a", "b", "c"] if retention_h == 1000 else ["c"]
+    assert removed(place, 0) == remembered
+    assert removed(place, 50) == [name for name in remembered if name != "c"]
+    assert values(place) == [10, 100, 300]
 
 
 def test_vacuum_leaves_our_own_objects(place: TablePlace) -> None:
