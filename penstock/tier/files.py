@@ -1,4 +1,4 @@
-"""Writes a range of the log into data files, each with its index beside it. Nothing counts before it is committed.
+"""Writes data files, each with its index beside it: of a range of the log. Nothing counts before it is committed.
 
 A range has one data file for each day. A file has a row group for each piece of at most 16 MB of the log, and its index
 says what is in each of them (docs/tier.md).
@@ -43,7 +43,11 @@ INDEX_SCHEMA: Final = pa.schema(
     ],
     metadata={"penstock.index": INDEX_FORMAT},
 )
-"""A row for each row group, in their order. Names are those of the log, sorted; keys are sorted FNV-1a hashes."""
+"""A row for each row group, in their order. Names are those of the log, sorted; keys are sorted FNV-1a hashes.
+
+Adjacent row groups of the same [start, end) are sorted as one. Each has a part of the topics, and a topic may go on in
+the next. `levels`: first_queue_offset is of the level's first message in [start, end), count is of this row group.
+"""
 
 _PARQUET: Final[dict[str, Any]] = {
     "version": "2.6",
@@ -67,6 +71,16 @@ def index_of(path: str) -> str:
     return f"{INDEX_FOLDER}/{path.rpartition('/')[2].removesuffix('.parquet')}.arrow"
 
 
+def generation_of(path: str) -> int:
+    """How often the rows of a data file were merged, at least: 0, as the dispatcher wrote it. Raises ValueError.
+
+    Such a name is START-TOKEN.parquet; that of a merged file is START-GENERATION-TOKEN.parquet.
+    """
+    start, *generation, _ = path.rpartition("/")[2].split("-")
+    int(start)
+    return int(*generation) if generation else 0
+
+
 def read_index(data: bytes) -> Iterator[dict[str, pa.Array]]:
     """The columns of INDEX_SCHEMA of each row group. Raises pa.ArrowInvalid if these bytes are no index."""
     file = pa.ipc.open_file(data)
@@ -85,6 +99,10 @@ class WrittenFile:
     rows: int
     log_offsets: tuple[int, int]  # of the first row and of the last
     times_ms: tuple[int, int]  # the earliest and the latest
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.path, index_of(self.path)]
 
     @property
     def stats(self) -> str:
@@ -117,7 +135,7 @@ class WrittenRange:
 
     @property
     def paths(self) -> list[str]:
-        return [path for file in self.files for path in (file.path, index_of(file.path))]
+        return [path for file in self.files for path in file.paths]
 
 
 class RangeWriter:
@@ -131,7 +149,7 @@ class RangeWriter:
         self._objects, self._counters = objects, counters
         self._buffer = np.empty(GROUP_BYTES, np.uint8)
         self._size = 0
-        self._open: dict[int, _DataFile] = {}
+        self._open: dict[int, FileWriter] = {}
         self._written: list[WrittenFile] = []
         self._lost: list[tuple[int, int]] = []
         self.paths: list[str] = []  # of everything that was begun
@@ -205,33 +223,41 @@ class RangeWriter:
             start = self._lost.pop()[0]
         self._lost.append((start, end))
 
-    def _of_day(self, day: int) -> "_DataFile":
+    def _of_day(self, day: int) -> "FileWriter":
         if day not in self._open:
             if len(self._open) == MOST_OPEN_DAYS:
                 self._close(next(iter(self._open)))
-            file = self._open[day] = _DataFile(self._objects, day, self.start)
-            self.paths += [file.path, index_of(file.path)]
+            file = self._open[day] = FileWriter(self._objects, day, self.start)
+            self.paths += file.paths
         return self._open[day]
 
     def _close(self, day: int) -> None:
         self._written.append(self._open.pop(day).finish())
 
 
-class _DataFile:
-    """A data file on its way, and its index, which is in memory until then."""
+class FileWriter:
+    """A data file on its way, and its index beside it."""
 
-    def __init__(self, objects: ObjectFolder, day: int, start: int) -> None:
+    def __init__(self, objects: ObjectFolder, day: int, start: int, generation: int = 0) -> None:
         self._day = date(1970, 1, 1) + timedelta(days=day)
-        self.path = f"day={self._day}/{start:020}-{secrets.token_hex(6)}.parquet"
-        self._objects = objects
-        self._file = objects.writer(self.path)
+        merged = f"-{generation}" if generation else ""
+        self.path = f"day={self._day}/{start:020}{merged}-{secrets.token_hex(6)}.parquet"
+        self._file, self._index_file = map(objects.writer, self.paths)
         self._parquet: pq.ParquetWriter | None = None
-        self._index_bytes = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
-        self._index = pa.ipc.new_file(self._index_bytes, INDEX_SCHEMA, options=options)
+        self._index = pa.ipc.new_file(self._index_file, INDEX_SCHEMA, options=options)
         self._rows = 0
         self._log_offsets: list[tuple[int, int]] = []
         self._times_us: list[tuple[int, int]] = []
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.path, index_of(self.path)]
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of it is written."""
+        return self._file.size_bytes
 
     def write(self, group: RowGroup) -> None:
         if self._parquet is None:
@@ -248,7 +274,7 @@ class _DataFile:
         self._parquet.close()
         self._file.close()
         self._index.close()
-        self._objects.put(index_of(self.path), self._index_bytes.getvalue().to_pybytes())
+        self._index_file.close()
         first, last = _joined(self._log_offsets)
         earliest, latest = _joined(self._times_us)
         times_ms = (earliest // 1000, latest // 1000)

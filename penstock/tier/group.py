@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lightqueue.queues.matching import has_wildcard, literal_prefix
-from penstock.tier.rows import restored_client_id
+from penstock.tier.rows import place_of, restored_client_id
 from store.namespaces import MARK, namespace_of
 from store.records._columns import MessageColumns, Parts
 from store.topics import matches
@@ -63,18 +62,18 @@ class GroupIndex(NamedTuple):
             return np.arange(len(names))
         if not has_wildcard(topic_filter):
             topic = topic_filter.encode()
-            at = _place(names, topic)
+            at = place_of(names, topic)
             is_there = at < len(names) and names[at].as_py() == topic
             return np.arange(at, at + is_there)
         prefix = literal_prefix(topic_filter).encode()
-        first = _place(names, prefix)
-        behind = _place(names, prefix + b"\xff") if prefix else len(names)
+        first = place_of(names, prefix)
+        behind = place_of(names, prefix + b"\xff") if prefix else len(names)
         found = [matches(topic_filter, name.decode(errors="replace")) for name in names[first:behind].to_pylist()]
         return first + np.flatnonzero(np.array(found, np.bool_))
 
     def last_queue_offset(self, topic: bytes) -> int | None:
         """Of the topic's last row; None: it has none."""
-        at = _place(self.names, topic)
+        at = place_of(self.names, topic)
         if at == len(self.names) or self.names[at].as_py() != topic:
             return None
         found: int = self.topics[at]["first_queue_offset"].as_py() + self.topics[at]["count"].as_py() - 1
@@ -88,11 +87,6 @@ class GroupIndex(NamedTuple):
         starts = self.topics.field("first_row").to_numpy()[topics] - (np.cumsum(counts) - counts)
         found: Rows = np.arange(int(counts.sum())) + np.repeat(starts, counts)
         return found
-
-
-def _place(names: pa.BinaryArray, name: bytes) -> int:
-    """Where a name stands among sorted ones, or would stand."""
-    return bisect_left(range(len(names)), name, key=lambda at: names[at].as_py())
 
 
 class ReadGroup:
@@ -163,7 +157,7 @@ def _restored(client_ids: pa.DictionaryArray, names: pa.BinaryArray, of_topic: N
     known = client_ids.dictionary.to_pylist()
     numbers = client_ids.indices.fill_null(len(known)).to_numpy().astype(np.int32)
     known.append("")
-    first, behind = _place(names, _MARK), _place(names, _MARK + b"\xff")
+    first, behind = place_of(names, _MARK), place_of(names, _MARK + b"\xff")
     spaces = ["", *(namespace_of(name.decode(errors="replace")).name for name in names[first:behind].to_pylist())]
     if not any(spaces):
         texts = [restored_client_id("", each) for each in known]

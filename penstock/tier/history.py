@@ -11,33 +11,20 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from penstock.tier.cache import ReadCache
+from penstock.tier.data_files import DataFile, decoding, listed_files, read_footer, read_row_group
 from penstock.tier.errors import ObjectMissing
 from penstock.tier.files import index_of
 from penstock.tier.group import READ_AS_DICTIONARY, READ_COLUMNS, GroupIndex, ReadGroup, Rows
 from penstock.tier.objects import ObjectFolder
 from penstock.tier.table import logs_of, opened_table
-
-FOOTER_BYTES: Final = 64 << 10  # fetched at the end of a file, before its footer's size is known
-_PARQUET_END: Final = 8
-
-
-class DataFile(NamedTuple):
-    """A data file as the table lists it. `first` and `last` are log_offsets of rows."""
-
-    first: int
-    last: int
-    path: str
-    size_bytes: int
-    latest_ms: int  # when its newest message was stored
 
 
 class Place(NamedTuple):
@@ -126,8 +113,7 @@ class TableHistory:
             else:
                 self._table.update_incremental()
             logs = logs_of(self._objects, self._table)
-            actions = pa.table(self._table.get_add_actions(flatten=True))
-            found = sorted(map(DataFile, *_listed(actions))) if len(actions) else []
+            found = sorted(listed_files(self._table))
             lasts = list(accumulate((file.last for file in found), max))
             by_last = sorted(found, key=lambda file: -file.last)
             self.end = self._table.transaction_version(next(reversed(logs))) or 0
@@ -189,7 +175,7 @@ class TableHistory:
         """What the index says of a row group."""
 
         def read() -> GroupIndex:
-            with self._damage(index_of(place.file.path)):
+            with decoding(self._objects, index_of(place.file.path)):
                 return GroupIndex.of(pa.ipc.open_file(self._index(place.file).data).get_batch(place.group))
 
         return self._cache.get(("entry", place.file.path, place.group), read)
@@ -199,7 +185,7 @@ class TableHistory:
 
         def read() -> _Index:
             data = self._objects.get(name)
-            with self._damage(name):
+            with decoding(self._objects, name):
                 options = pa.ipc.IpcReadOptions(included_fields=[0, 1])
                 whole = pa.ipc.open_file(data, options=options).read_all()
             return _Index(data, list(zip(whole["start"].to_pylist(), whole["end"].to_pylist(), strict=True)))
@@ -211,7 +197,7 @@ class TableHistory:
 
         def read() -> ReadGroup:
             index = self.index(place)
-            with self._damage(place.file.path):
+            with decoding(self._objects, place.file.path):
                 return ReadGroup(index, self._rows(place.file, place.group))
 
         return self._cache.get(("rows", place.file.path, place.group), read)
@@ -234,81 +220,5 @@ class TableHistory:
         return self._cache.get(("selection", place.file.path, place.group, topic_filter), read)
 
     def _rows(self, file: DataFile, group: int) -> pa.Table:
-        metadata = self._cache.get(("footer", file.path), lambda: self._footer(file)).metadata
-        columns = [metadata.row_group(group).column(i) for i in range(metadata.num_columns)]
-        starts = [each.dictionary_page_offset or each.data_page_offset for each in columns]
-        start = min(starts)
-        end = max(at + each.total_compressed_size for at, each in zip(starts, columns, strict=True))
-        data = self._range(file, start, end)
-        source = pa.PythonFile(_Window(data, start, file.size_bytes), mode="r")
-        parquet = pq.ParquetFile(source, metadata=metadata, read_dictionary=READ_AS_DICTIONARY)
-        return parquet.read_row_group(group, columns=READ_COLUMNS, use_threads=False)
-
-    def _footer(self, file: DataFile) -> _Footer:
-        tail = self._range(file, max(0, file.size_bytes - FOOTER_BYTES), file.size_bytes)
-        size = int.from_bytes(tail[-_PARQUET_END:-4], "little") + _PARQUET_END
-        if size > len(tail):
-            tail = self._range(file, max(0, file.size_bytes - size), file.size_bytes)
-        with self._damage(file.path):
-            return _Footer(pq.read_metadata(pa.BufferReader(tail)))
-
-    def _range(self, file: DataFile, start: int, end: int) -> bytes:
-        with self._objects.failures(file.path):
-            return bytes(obstore.get_range(self._objects.store, file.path, start=start, end=end))
-
-    def _damage(self, name: str) -> _Damage:
-        return _Damage(f"{self._objects.url}/{name}")
-
-
-def _listed(actions: pa.Table) -> list[list[Any]]:
-    """The fields of DataFile, by column."""
-    names = ("min.log_offset", "max.log_offset", "path", "size_bytes")
-    latest = actions["max.timestamp"].cast(pa.timestamp("ms")).cast(pa.int64())
-    return [*(actions[name].to_pylist() for name in names), latest.to_pylist()]
-
-
-class _Damage:
-    """What libraries raise for bytes that they cannot read becomes a TierError that names the object."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, (pa.ArrowException, OSError, ValueError, EOFError)):
-            raise ObjectMissing(self._where, f"it is damaged: {error}") from error
-
-
-class _Window:
-    """A part of a file, as a file."""
-
-    closed = False
-
-    def __init__(self, data: bytes, start: int, size: int) -> None:
-        self._data, self._start, self._size = data, start, size
-        self._at = 0
-
-    def read(self, size: int = -1) -> bytes:
-        first = self._at - self._start
-        if first < 0 or size < 0 or first + size > len(self._data):
-            raise EOFError(f"bytes {self._at} to {self._at + size} were not fetched")
-        self._at += size
-        return self._data[first : first + size]
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        pass
+        footer = self._cache.get(("footer", file.path), lambda: _Footer(read_footer(self._objects, file)))
+        return read_row_group(self._objects, file, footer.metadata, group, READ_COLUMNS, READ_AS_DICTIONARY)

@@ -143,11 +143,11 @@ class ObjectWriter:
             self._file = obstore.open_writer(objects.store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
 
     def write(self, data: bytes | memoryview) -> int:
+        whole = memoryview(data).cast("B")
         with self._objects.failures(self._path):
-            self._file.write(data)
-        size = len(memoryview(data).cast("B"))
-        self.size_bytes += size
-        return size
+            self._file.write(whole)
+        self.size_bytes += len(whole)
+        return len(whole)
 
     def tell(self) -> int:
         return self.size_bytes

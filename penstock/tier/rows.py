@@ -4,11 +4,12 @@ The rows are those that Spark shows (penstock/columns.py); a row has what it tak
 Python looks at each distinct topic of a row group once, and at no single message, unless payloads are compressed.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -69,16 +70,31 @@ class RowGroup:
     key_hashes: NDArray[np.uint64]  # distinct, sorted
 
 
+def ranked(names: pa.Array) -> tuple[list[bytes], NDArray[Any]]:
+    """The distinct names, sorted; and for each place the number of its name, in two bytes where they are enough."""
+    distinct = pc.dictionary_encode(names)
+    order = pc.array_sort_indices(distinct.dictionary).to_numpy()
+    rank = np.empty(len(order), np.uint16 if len(order) <= 1 << 16 else np.uint32)
+    rank[order] = np.arange(len(order))
+    return distinct.dictionary.take(pa.array(order)).to_pylist(), rank[distinct.indices.to_numpy()]
+
+
+def place_of(names: pa.BinaryArray, name: bytes) -> int:
+    """Where a name stands among sorted ones, or would stand."""
+    return bisect_left(range(len(names)), name, key=lambda at: names[at].as_py())
+
+
+def repeated(names: pa.Array, numbers: NDArray[Any]) -> pa.DictionaryArray:
+    """A column with one of a few texts in each row, by its number."""
+    distinct = names.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(distinct.indices.take(pa.array(numbers)), distinct.dictionary)
+
+
 class SortedMessages:
     """Messages of a piece of the log, in the order of their rows."""
 
     def __init__(self, messages: Messages) -> None:
-        names = pc.dictionary_encode(messages.binary(messages.topic, pa.binary()))
-        order_of_topics = pc.array_sort_indices(names.dictionary).to_numpy()
-        self.topics: list[bytes] = names.dictionary.take(pa.array(order_of_topics)).to_pylist()
-        rank = np.empty(len(self.topics), np.uint16 if len(self.topics) <= 1 << 16 else np.int32)
-        rank[order_of_topics] = np.arange(len(self.topics))
-        ranks = rank[names.indices.to_numpy()]
+        self.topics, ranks = ranked(messages.binary(messages.topic, pa.binary()))
         self.counts: Array = np.bincount(ranks, minlength=len(self.topics))
         order = np.argsort(ranks, kind="stable")  # by digits, where two bytes are enough
         self.messages = Messages(messages.data, messages.log_offset, messages.positions[order])
@@ -93,18 +109,12 @@ class SortedMessages:
         starts = np.cumsum(self.counts) - self.counts
         return pa.array(np.arange(len(self.messages)) + np.repeat(np.array(firsts, np.int64) - starts, self.counts))
 
-    def named(self, names: list[str]) -> pa.Array:
-        """A column that has the same for all rows of a topic."""
-        distinct = pa.array(names, pa.string()).dictionary_encode()
-        numbers = distinct.indices.to_numpy()[self.of_topic]
-        return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), distinct.dictionary)
-
     def rows(self, firsts: list[int]) -> pa.RecordBatch:
         found = self.messages
         namespaces, plain_topics = _plain_topics(self.topics)
         columns = [
-            self.named(namespaces),
-            self.named(plain_topics),
+            repeated(pa.array(namespaces, pa.string()), self.of_topic),
+            repeated(pa.array(plain_topics, pa.string()), self.of_topic),
             found.column("log_offset"),
             found.column("timestamp"),
             self.queue_offsets(firsts),
@@ -156,28 +166,33 @@ def _row_group(messages: Messages, start: int, end: int, day: int, counters: Que
     found = SortedMessages(messages)
     counts = found.counts.tolist()
     firsts = counters.take(found.topics, counts)
-    of_levels: dict[bytes, int] = {}
-    for topic, count in zip(found.topics, counts, strict=True):
-        level = topic.partition(b"/")[0]
-        of_levels[level] = of_levels.get(level, 0) + count
+    of_levels = counted_by_level(found.topics, counts)
     starts = counters.take([level + b"/#" for level in of_levels], list(of_levels.values()))
     levels = {level: (at, count) for (level, count), at in zip(of_levels.items(), starts, strict=True)}
-    hashes = key_hashes(messages, messages.key_parts)
+    keys = messages.key_parts
+    hashes = key_hashes(messages.data, keys.starts, keys.lengths) if keys is not None else np.empty(0, np.uint64)
     return RowGroup(start, end, day, found.rows(firsts), found.topics, counts, firsts, levels, hashes)
 
 
-def key_hashes(messages: Messages, keys: ColumnParts | None) -> NDArray[np.uint64]:
+def counted_by_level(topics: list[bytes], counts: list[int]) -> dict[bytes, int]:
+    """How many messages each first level has, of those of some topics."""
+    found: dict[bytes, int] = {}
+    for topic, count in zip(topics, counts, strict=True):
+        level = topic.partition(b"/")[0]
+        found[level] = found.get(level, 0) + count
+    return found
+
+
+def key_hashes(data: NDArray[np.uint8], starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.uint64]:
     """FNV-1a of 64 bits of each distinct key, sorted: it says where a key may be, and never that it is there."""
-    if keys is None:
-        return np.empty(0, np.uint64)
-    have = keys.lengths > 0
-    starts, lengths = keys.starts[have], keys.lengths[have]
+    have = lengths > 0
+    starts, lengths = starts[have], lengths[have]
     by_length = np.argsort(-lengths, kind="stable")  # so those that still have a byte are the first ones
     starts, lengths = starts[by_length], lengths[by_length]
     hashes = np.full(len(starts), _FNV_OFFSET, np.uint64)
     for at in range(int(lengths[0]) if len(lengths) else 0):
         left = int(np.searchsorted(-lengths, -at, side="left"))
-        hashes[:left] = (hashes[:left] ^ messages.data[starts[:left] + at]) * np.uint64(_FNV_PRIME)
+        hashes[:left] = (hashes[:left] ^ data[starts[:left] + at]) * np.uint64(_FNV_PRIME)
     return np.unique(hashes)
 
 

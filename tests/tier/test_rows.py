@@ -152,4 +152,6 @@ def test_hashes_of_long_keys() -> None:
     contents = [("t", "", "k" * n, None, 0, (b"", 0), b"") for n in (1, 7, 1024, 7)]
     ((_, data),) = log_of([(False, 0, contents)])
     found = Messages.find(np.frombuffer(data, np.uint8), START)
-    assert key_hashes(found, found.key_parts).tolist() == sorted(fnv1a(b"k" * n) for n in (1, 7, 1024))
+    keys = found.key_parts
+    assert keys is not None
+    assert key_hashes(found.data, keys.starts, keys.lengths).tolist() == sorted(fnv1a(b"k" * n) for n in (1, 7, 1024))
