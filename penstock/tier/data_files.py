@@ -27,6 +27,11 @@ class DataFile(NamedTuple):
     size_bytes: int
     latest_ms: int  # when its newest message was stored
 
+    @property
+    def day(self) -> str:
+        """The partition that it is of, as 2026-11-25."""
+        return self.path.partition("/")[0].removeprefix("day=")
+
 
 def listed_files(table: DeltaTable) -> list[DataFile]:
     """The data files of the version that a table has in view."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.tier.compaction import Compactor
 from penstock.tier.errors import BadTierUrl
 from penstock.tier.files import RangeWriter
 from penstock.tier.objects import ObjectFolder
@@ -81,6 +82,7 @@ class Dispatcher:
             held = store.hold()
             written = WrittenLog(store.identity, held.log_base, held.on_disk, dict(held.restored_from))
             table = TierTable.open(self._objects, written, store.counted_before(held.log_base))
+            compactor = Compactor(self._objects, table)
             if held.log_offset != table.end:
                 store.hold(table.end)
             log.info(
@@ -92,7 +94,8 @@ class Dispatcher:
             try:
                 is_before_own = table.end < max(written.restored_from.values(), default=0)
                 first = store.record_from(table.end) if is_before_own else table.end
-                while self._write_range(store, table, first):
+                while self._write_range(store, table, compactor, first):
+                    compactor.range_committed()
                     held = store.hold(table.end)
                     self._said, self._pause_s = "", FIRST_PAUSE_S
                     now_s = time.monotonic()
@@ -102,11 +105,12 @@ class Dispatcher:
                         left = (held.on_disk - table.end) / 1e6
                         log.info("%.0f MB of the log are left, %.0f MB a second are written", left, rate)
             finally:
+                compactor.abandon()
                 table.abandon()
         finally:
             store.close()
 
-    def _write_range(self, store: StoreLog, table: TierTable, first: int) -> bool:
+    def _write_range(self, store: StoreLog, table: TierTable, compactor: Compactor, first: int) -> bool:
         """Write and commit the next range. False: the process is to stop.
 
         `first`: of the records that the table lacks; a restored log need not have one where the table ends.
@@ -132,8 +136,15 @@ class Dispatcher:
             if is_due:
                 due_s = None  # there was no message so far: wait as long again
             if is_at_end:
-                self._stopping.wait(POLL_S)
+                self._compact(compactor)
         return False
+
+    def _compact(self, compactor: Compactor) -> None:
+        """Merge files, or wait, until the log is asked again."""
+        until_s = time.monotonic() + POLL_S
+        while (left_s := until_s - time.monotonic()) > 0 and not self._stopping.is_set():
+            if not compactor.step():
+                self._stopping.wait(left_s)
 
     def _read_into(self, writer: RangeWriter, store: StoreLog) -> bool:
         """Add the next piece of the log. True if that was all that is on the disk."""

@@ -32,6 +32,7 @@ class ObjectMissing(TierError):
     """A bucket, a folder or an object is not there."""
 
     def __init__(self, where: str, reason: str) -> None:
+        self.where = where
         super().__init__(
             f"{where}: is not there ({reason}); make the bucket, or bring the object back from a version or a copy"
         )
@@ -80,3 +81,19 @@ class RangeTaken(TierError):
             f"{url}: log_offset {start} is no longer the table's end, {end} is; "
             "another process writes the history of this log: stop one of them"
         )
+
+
+class FilesReplaced(TierError):
+    """Another process has merged files of the table meanwhile."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            f"{url}: another process has replaced files that were merged here; run one tier for each table"
+        )
+
+
+class MergeDiffers(TierError):
+    """Merged files would not have the rows of the files that they replace. Nothing was changed."""
+
+    def __init__(self, url: str, files: int) -> None:
+        super().__init__(f"{url}: {files} files stay as they are, since merging them gave other rows; report this")

@@ -71,14 +71,15 @@ def index_of(path: str) -> str:
     return f"{INDEX_FOLDER}/{path.rpartition('/')[2].removesuffix('.parquet')}.arrow"
 
 
-def generation_of(path: str) -> int:
-    """How often the rows of a data file were merged, at least: 0, as the dispatcher wrote it. Raises ValueError.
+def is_merged(path: str) -> bool:
+    """Whether a data file has rows of other files. Raises ValueError if the name is none that FileWriter gives.
 
-    Such a name is START-TOKEN.parquet; that of a merged file is START-GENERATION-TOKEN.parquet.
+    Such a name is START-TOKEN.parquet of a file as the dispatcher wrote it, START-merged-TOKEN.parquet of a merged one.
     """
-    start, *generation, _ = path.rpartition("/")[2].split("-")
-    int(start)
-    return int(*generation) if generation else 0
+    start, *merged, _ = path.rpartition("/")[2].split("-")
+    if not start.isdecimal() or merged not in ([], ["merged"]):
+        raise ValueError(f"{path} is no file of the tier")
+    return bool(merged)
 
 
 def read_index(data: bytes) -> Iterator[dict[str, pa.Array]]:
@@ -238,14 +239,18 @@ class RangeWriter:
 class FileWriter:
     """A data file on its way, and its index beside it."""
 
-    def __init__(self, objects: ObjectFolder, day: int, start: int, generation: int = 0) -> None:
+    def __init__(
+        self, objects: ObjectFolder, day: int, start: int, is_merged: bool = False, has_keys: bool | None = None
+    ) -> None:
+        """`has_keys`: whether keys have Bloom filters; None: if the first row group has a key."""
         self._day = date(1970, 1, 1) + timedelta(days=day)
-        merged = f"-{generation}" if generation else ""
+        merged = "-merged" if is_merged else ""
         self.path = f"day={self._day}/{start:020}{merged}-{secrets.token_hex(6)}.parquet"
         self._file, self._index_file = map(objects.writer, self.paths)
         self._parquet: pq.ParquetWriter | None = None
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         self._index = pa.ipc.new_file(self._index_file, INDEX_SCHEMA, options=options)
+        self._has_keys = has_keys
         self._rows = 0
         self._log_offsets: list[tuple[int, int]] = []
         self._times_us: list[tuple[int, int]] = []
@@ -261,7 +266,8 @@ class FileWriter:
 
     def write(self, group: RowGroup) -> None:
         if self._parquet is None:
-            blooms = {"topic": _TOPIC_BLOOM} | ({"key": _KEY_BLOOM} if len(group.key_hashes) else {})
+            has_keys = self._has_keys if self._has_keys is not None else len(group.key_hashes) > 0
+            blooms = {"topic": _TOPIC_BLOOM} | ({"key": _KEY_BLOOM} if has_keys else {})
             self._parquet = pq.ParquetWriter(self._file, FILE_SCHEMA, bloom_filter_options=blooms, **_PARQUET)
         self._parquet.write_table(pa.Table.from_batches([group.rows]), row_group_size=len(group.rows))
         self._index.write_batch(_index_row(group))

@@ -6,9 +6,11 @@ repeats nothing. Of two writers at once the store lets one put the commit's obje
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
 import pyarrow as pa
@@ -17,8 +19,10 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction
 
 from penstock.tier.counters import MOST_RECENT, QueueCounters
+from penstock.tier.data_files import DataFile, listed_files
 from penstock.tier.errors import (
     AnotherStoresTable,
+    FilesReplaced,
     LogBehindTable,
     NotOurTable,
     ObjectMissing,
@@ -27,7 +31,7 @@ from penstock.tier.errors import (
     TableTooNew,
     TierError,
 )
-from penstock.tier.files import RangeWriter, WrittenRange, index_of, read_index
+from penstock.tier.files import RangeWriter, WrittenFile, WrittenRange, index_of, read_index
 from penstock.tier.objects import ObjectFolder
 from penstock.tier.rows import FILE_SCHEMA
 
@@ -49,6 +53,7 @@ TABLE_SCHEMA: Final = pa.schema(
         *((each.name, pa.string() if pa.types.is_dictionary(each.type) else each.type) for each in FILE_SCHEMA),
     ]
 )
+_LEVEL: Final = ("level", "first_queue_offset", "count")
 _LOST_SCHEMA: Final = pa.schema([("log_offset", pa.int64()), ("until", pa.int64()), ("log", pa.string())])
 
 
@@ -136,35 +141,69 @@ class TierTable:
         """
         self._objects.settle(written.paths)
         self._commit_lost(written)
-        for _ in range(MOST_COLLISIONS):
-            if self._is_committed(written):
-                version = self._table.version()
-                break
-            with self._objects.failures(self._objects.url), suppress(CommitFailedError):
-                # If another commit was in front of it, or the answer to this one was lost: look again.
-                self._unsure, self._writer = written, None
-                version = self._put(written)
-                break
-        else:
-            raise StorageUnreachable(self._objects.url, f"other commits were quicker {MOST_COLLISIONS} times")
-        self._settle_commit(version)
+        adds = [_added(file) for file in written.files]
+        transactions = [Transaction(self._log.identity, written.end), Transaction(_WRITER, written.token)]
+
+        def put() -> None:
+            self._unsure, self._writer = written, None
+            self._put(adds, transactions)
+
+        self._commit_once(lambda: self._is_committed(written), put)
         self._unsure = self._writer = None
         self.end = written.end
         self._counted += self._counters.settle()
         self._commits += 1
         self._snapshot_in_time()
 
+    def replace(self, old: Sequence[DataFile], new: Sequence[WrittenFile]) -> None:
+        """Make files part of the table in place of those whose rows they have, all in one commit.
+
+        Raises FilesReplaced or AnotherStoresTable if another process was quicker. Raises another TierError if storage
+        fails: it is then unknown which files count, until files() says so.
+        """
+        self._objects.settle([path for file in new for path in file.paths])
+        changes: list[AddAction | RemoveAction] = [
+            *(_added(file, data_change=False) for file in new),
+            *map(_removed, old),
+        ]
+
+        def is_done() -> bool:
+            paths = {file.path for file in self.files()}
+            is_committed = paths.issuperset(file.path for file in new)
+            if not is_committed and not paths.issuperset(file.path for file in old):
+                raise FilesReplaced(self._objects.url)
+            return is_committed
+
+        self._commit_once(is_done, lambda: self._put(changes, []))
+
+    def files(self) -> list[DataFile]:
+        """The data files of the newest version. Raises AnotherStoresTable."""
+        self._look()
+        with self._objects.failures(self._objects.url):
+            return listed_files(self._table)
+
+    def _commit_once(self, is_committed: Callable[[], bool], put: Callable[[], None]) -> None:
+        """Commit what the newest version does not have yet, and see that it is on the disk."""
+        for _ in range(MOST_COLLISIONS):
+            if is_committed():
+                version = self._table.version()
+                break
+            with self._objects.failures(self._objects.url), suppress(CommitFailedError):
+                # If another commit was in front of it, or the answer to this one was lost: look again.
+                put()
+                version = self._table.version() + 1
+                break
+        else:
+            raise StorageUnreachable(self._objects.url, f"other commits were quicker {MOST_COLLISIONS} times")
+        self._settle_commit(version)
+
     def _settle_commit(self, version: int) -> None:
         """See to it that the newest commit outlives a power cut: then the log may drop what the table has."""
         self._objects.settle([f"_delta_log/{version:020}.json"])
 
     def _is_committed(self, written: WrittenRange) -> bool:
-        """Look at the newest state. Raises RangeTaken, AnotherStoresTable."""
-        with self._objects.failures(self._objects.url):
-            self._table.update_incremental()
-        logs = logs_of(self._objects, self._table)
-        if next(reversed(logs)) != self._log.identity:
-            raise AnotherStoresTable(self._objects.url, next(reversed(logs)), self._log.identity)
+        """Raises RangeTaken, AnotherStoresTable."""
+        self._look()
         end = self._position()
         if end == written.end and self._version_of(_WRITER) == written.token:
             return True
@@ -172,16 +211,20 @@ class TierTable:
             raise RangeTaken(self._objects.url, written.start, end)
         return False
 
-    def _put(self, written: WrittenRange) -> int:
-        """Commit behind the state that was seen last. Returns the table's new version."""
-        adds: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size_bytes, {"day": str(file.day)}, file.times_ms[1], True, file.stats)
-            for file in written.files
-        ]
-        transactions = [Transaction(self._log.identity, written.end), Transaction(_WRITER, written.token)]
+    def _look(self) -> None:
+        """Look at the newest version. Raises AnotherStoresTable."""
+        with self._objects.failures(self._objects.url):
+            self._table.update_incremental()
+        logs = logs_of(self._objects, self._table)
+        if next(reversed(logs)) != self._log.identity:
+            raise AnotherStoresTable(self._objects.url, next(reversed(logs)), self._log.identity)
+
+    def _put(self, changes: Sequence[AddAction | RemoveAction], transactions: list[Transaction]) -> None:
+        """Commit behind the version that was seen last."""
         properties = CommitProperties(max_commit_retries=0, app_transactions=transactions)
-        self._table.create_write_transaction(adds, "append", self._schema, _PARTITION, commit_properties=properties)
-        return self._table.version() + 1
+        self._table.create_write_transaction(
+            list(changes), "append", self._schema, _PARTITION, commit_properties=properties
+        )
 
     def _position(self) -> int:
         """Where the history of this log ends in the table, as it was seen last."""
@@ -276,22 +319,41 @@ class TierTable:
             except pa.ArrowInvalid as error:
                 raise ObjectMissing(f"{self._objects.url}/{name}", f"it is damaged: {error}") from error
         with self._objects.failures(self._objects.url):
-            actions = pa.table(self._table.get_add_actions(flatten=True))
-        if not len(actions):
-            return
-        for path, last in zip(actions["path"].to_pylist(), actions["max.log_offset"].to_pylist(), strict=True):
-            if last is None or last >= since:
-                self._count_index(index_of(path))
+            files = listed_files(self._table)
+        found: dict[bytes, int] = {}
+        for file in sorted(files):
+            if file.last >= since:
                 self._commits += 1
+                for queues, nexts in _counted(read_index(self._objects.get(index_of(file.path)))):
+                    self._counted += len(queues)
+                    found.update(zip(queues, nexts, strict=True))
+                    if len(found) > MOST_RECENT:
+                        self._counters.raise_to(found.keys(), found.values())
+                        found.clear()
+        self._counters.raise_to(found.keys(), found.values())
 
-    def _count_index(self, name: str) -> None:
-        for group in read_index(self._objects.get(name)):
-            for column, name_of, suffix in (("topics", "topic", b""), ("levels", "level", b"/#")):
-                of = group[column].values
-                names = [each + suffix for each in of.field(name_of).to_pylist()]
-                nexts = of.field("first_queue_offset").to_numpy() + of.field("count").to_numpy()
-                self._counters.raise_to(names, nexts)
-                self._counted += len(names)
+
+def _counted(index: Iterable[Mapping[str, pa.Array]]) -> Iterator[tuple[list[bytes], list[int]]]:
+    """Queues with messages in a file, in the order of the log, and the queue_offset behind the last of each."""
+    for _, groups in groupby(index, lambda group: (group["start"][0].as_py(), group["end"][0].as_py())):
+        levels: dict[bytes, int] = {}
+        for group in groups:
+            topics, of_levels = group["topics"].values, group["levels"].values
+            nexts = topics.field("first_queue_offset").to_numpy() + topics.field("count").to_numpy()
+            yield topics.field("topic").to_pylist(), nexts.tolist()
+            names, firsts, counts = (of_levels.field(name).to_pylist() for name in _LEVEL)
+            for level, first, count in zip(names, firsts, counts, strict=True):
+                levels[level] = levels.get(level, first) + count
+        yield [level + b"/#" for level in levels], list(levels.values())
+
+
+def _added(file: WrittenFile, data_change: bool = True) -> AddAction:
+    """Of a commit by which a file becomes part of the table."""
+    return AddAction(file.path, file.size_bytes, {"day": str(file.day)}, file.times_ms[1], data_change, file.stats)
+
+
+def _removed(file: DataFile) -> RemoveAction:
+    return RemoveAction(file.path, False, int(time.time() * 1000), file.size_bytes, {"day": file.day})
 
 
 def opened_table(objects: ObjectFolder) -> DeltaTable | None:

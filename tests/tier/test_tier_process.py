@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -156,6 +158,29 @@ def test_a_reader_that_waits_for_its_storage_stays_known_to_the_store(tmp_path: 
         ):
             wait_until(lambda: "was not heard of" in store.log_text())
             assert log.hold().log_offset == 0
+
+
+def test_small_files_are_merged_once_it_has_caught_up(
+    tmp_path: Path, store: StoreProcess, place: TablePlace, seed: int
+) -> None:
+    """And what is published then is in the table as before."""
+    rng = random.Random(seed)
+    with StoreClient(StoreAddress.parse(store.url), "", None) as client:
+        client.call(HoldLog("tier", 0), LogHeld)
+    sent = publish(store, 0, 20 * (1 << 20) // 3_000, rng)
+    settings: dict[str, Any] = {"tier.commit_bytes": 1 << 20}
+    tier = Tier(tmp_path / "tier.log", store, place, **settings)
+    wait_until(lambda: tier.has(sent))
+
+    def files() -> int:
+        table = DeltaTable(place.url, storage_options=place.options)
+        return len(pa.table(table.get_add_actions())["path"])
+
+    wait_until(lambda: files() < 4)
+    sent = publish(store, sent, 20, rng)
+    wait_until(lambda: tier.has(sent))
+    assert [int(row["payload"][:6]) for row in tier.rows()] == list(range(sent))  # type: ignore[index]
+    tier.kill()
 
 
 def test_it_says_what_is_missing(tmp_path: Path) -> None:
