@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,8 @@ from penstock.tier.files import index_of
 from penstock.tier.group import READ_AS_DICTIONARY, READ_COLUMNS, GroupIndex, ReadGroup, Rows
 from penstock.tier.objects import ObjectFolder
 from penstock.tier.table import logs_of, opened_table
+
+SELECTED_BYTES: Final = 300  # in memory, of which rows a filter has in a row group, besides their numbers
 
 
 class Place(NamedTuple):
@@ -51,10 +53,6 @@ class Selection(NamedTuple):
     rows: Rows
     log_offsets: Rows
 
-    @property
-    def nbytes(self) -> int:
-        return self.rows.nbytes + self.log_offsets.nbytes
-
     def between(self, start: int, stop: int) -> Selection:
         """Those with start <= log_offset < stop."""
         first, behind = np.searchsorted(self.log_offsets, (start, stop)).tolist()
@@ -62,6 +60,14 @@ class Selection(NamedTuple):
 
     def where(self, fits: NDArray[np.bool_]) -> Selection:
         return Selection(self.group, self.rows[fits], self.log_offsets[fits])
+
+
+class _Selected(NamedTuple):
+    found: Selection | None
+
+    @property
+    def nbytes(self) -> int:
+        return SELECTED_BYTES + (0 if self.found is None else self.found.rows.nbytes + self.found.log_offsets.nbytes)
 
 
 class _Files(NamedTuple):
@@ -209,15 +215,20 @@ class TableHistory:
     def selection(self, place: Place, topic_filter: str) -> Selection | None:
         """The rows with the topics that a filter matches; None: there are none."""
 
-        def read() -> Selection:
+        def read() -> _Selected:
+            index = self.index(place)
+            topics = index.matching(topic_filter)
+            if not len(topics):
+                return _Selected(None)
             group = self.group(place)
-            rows = group.sorted(self.index(place).rows_of(topics))
-            return Selection(group, rows, group.log_offsets[rows])
+            rows = group.sorted(index.rows_of(topics))
+            return _Selected(Selection(group, rows, group.log_offsets[rows]))
 
-        topics = self.index(place).matching(topic_filter)
-        if not len(topics):
-            return None
-        return self._cache.get(("selection", place.file.path, place.group, topic_filter), read)
+        return self._cache.get(("selection", place.file.path, place.group, topic_filter), read).found
+
+    def has_selected(self, place: Place, topic_filter: str) -> bool:
+        """Whether selection() need not wait for storage."""
+        return ("selection", place.file.path, place.group, topic_filter) in self._cache
 
     def _rows(self, file: DataFile, group: int) -> pa.Table:
         footer = self._cache.get(("footer", file.path), lambda: _Footer(read_footer(self._objects, file)))

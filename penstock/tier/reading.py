@@ -15,6 +15,7 @@ from lightqueue.queues.matching import has_wildcard
 from penstock.tier.errors import ObjectMissing
 from penstock.tier.group import EVERYTHING
 from penstock.tier.history import Place, Selection, Span, TableHistory
+from penstock.tier.read_ahead import ReadAhead
 from penstock.tier.rows import hash_of_key
 
 T = TypeVar("T")
@@ -78,7 +79,12 @@ class TableReader:
     def __init__(self, history: TableHistory, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: monotonic seconds."""
         self._history = history
+        self._ahead = ReadAhead(history)
         self._clock = clock
+
+    def close(self) -> None:
+        """Read ahead no more."""
+        self._ahead.close()
 
     @property
     def first(self) -> int:
@@ -118,17 +124,27 @@ class TableReader:
             return read()
 
     def _scan(self, wanted: ScanQuestion, max_bytes: int, limit_bytes: int) -> ReadPage:
+        topic_filter, start, stop, tag = wanted
+        before = self._ahead.came(topic_filter, tag, start)
         page = _Page(min(max_bytes, limit_bytes), limit_bytes)
-        is_topic = not has_wildcard(wanted.topic_filter)
+        following, waited = self._fill(page, wanted)
+        if following < stop:
+            self._ahead.goes_on(before, waited, (topic_filter, tag, following), stop)
+        return page.taken(following, not has_wildcard(topic_filter))
+
+    def _fill(self, page: _Page, wanted: ScanQuestion) -> tuple[int, bool]:
+        """The log_offset to go on from, and whether something had to be fetched."""
         ends_s = self._clock() + ANSWER_S
+        waited = False
         for span in self._history.spans_from(wanted.start):
             if span.start >= wanted.stop:
                 break
+            waited = waited or not all(self._history.has_selected(each, wanted.topic_filter) for each in span.places)
             if not page.take(list(self._chosen(span, wanted))):
-                return page.taken(page.next, is_topic)
+                return page.next, waited
             if self._clock() >= ends_s and span.end < wanted.stop:
-                return page.taken(span.end, is_topic)
-        return page.taken(wanted.stop, is_topic)
+                return span.end, waited
+        return wanted.stop, waited
 
     def _chosen(self, span: Span, wanted: ScanQuestion) -> Iterator[Selection]:
         for place in span.places:
