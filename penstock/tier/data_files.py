@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from penstock.tier.errors import ObjectMissing
+from penstock.tier.errors import ObjectDamaged
 from penstock.tier.objects import ObjectFolder
 
 FOOTER_BYTES: Final = 64 << 10  # fetched at the end of a file, before its footer's size is known
@@ -88,7 +88,7 @@ def decoding(objects: ObjectFolder, name: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-        raise ObjectMissing(f"{objects.url}/{name}", f"it is damaged: {error}") from error
+        raise ObjectDamaged(f"{objects.url}/{name}", str(error)) from error
 
 
 class _Window:

@@ -38,6 +38,24 @@ class ObjectMissing(TierError):
         )
 
 
+class ObjectDamaged(ObjectMissing):
+    """An object is there, and is not what was written."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where = where
+        TierError.__init__(self, f"{where}: is damaged ({reason}); bring the object back from a version or a copy")
+
+
+class TornCommit(TierError):
+    """Of the table's newest commit there is a part only. The log has what it wrote: it was never synced."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(
+            f"{where}: is a part of a commit, as a power cut may leave it ({reason}); delete it: what it says is "
+            "written again from the log"
+        )
+
+
 class NotOurTable(TierError):
     """Something else lies at the URL."""
 

@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +19,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from penstock.tier.cache import ReadCache
+from penstock.tier.commits import TableView
 from penstock.tier.data_files import DataFile, decoding, listed_files, read_footer, read_row_group
-from penstock.tier.errors import ObjectMissing
+from penstock.tier.errors import ObjectMissing, TornCommit
 from penstock.tier.files import index_of
 from penstock.tier.group import READ_AS_DICTIONARY, READ_COLUMNS, GroupIndex, ReadGroup, Rows
 from penstock.tier.objects import ObjectFolder
-from penstock.tier.table import logs_of, opened_table
+from penstock.tier.table import logs_of
 
 SELECTED_BYTES: Final = 300  # in memory, of which rows a filter has in a row group, besides their numbers
 
@@ -105,7 +106,7 @@ class TableHistory:
         self._objects = objects
         self._cache = ReadCache(cache_bytes)
         self._refreshing = threading.Lock()
-        self._table: Any = None
+        self._table: TableView | None = None
         self._files = _Files([], [], [], 0)
         self.end = 0
 
@@ -113,16 +114,20 @@ class TableHistory:
         """Look at the newest version of the table."""
         with self._refreshing, self._objects.failures(self._objects.url):
             if self._table is None:
-                self._table = opened_table(self._objects)
+                self._table = TableView.opened(self._objects)
                 if self._table is None:
                     raise ObjectMissing(self._objects.url, "there is no table yet")
             else:
-                self._table.update_incremental()
-            logs = logs_of(self._objects, self._table)
-            found = sorted(listed_files(self._table))
+                try:
+                    self._table.look()
+                except TornCommit:
+                    self._table = None  # once the commit is deleted there will be another of this version
+                    raise
+            logs = logs_of(self._objects, self._table.table)
+            found = sorted(listed_files(self._table.table))
             lasts = list(accumulate((file.last for file in found), max))
             by_last = sorted(found, key=lambda file: -file.last)
-            self.end = self._table.transaction_version(next(reversed(logs))) or 0
+            self.end = self._table.version_of(next(reversed(logs))) or 0
             self._files = _Files(found, lasts, by_last, next(iter(logs.values())))
 
     @property

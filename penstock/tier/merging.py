@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from penstock.tier.data_files import DataFile, decoding, read_footer, read_row_group, row_group_places
-from penstock.tier.errors import ObjectMissing
+from penstock.tier.errors import ObjectDamaged
 from penstock.tier.files import index_of
 from penstock.tier.objects import ObjectFolder
 from penstock.tier.rows import (
@@ -69,7 +69,7 @@ def sorted_ranges(objects: ObjectFolder, file: DataFile) -> list[SortedRange]:
         rows = index.read_all()
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     if rows["rows"].to_pylist() != [group.num_rows for group in groups]:
-        raise ObjectMissing(f"{objects.url}/{index_of(file.path)}", "it is damaged: it does not describe its file")
+        raise ObjectDamaged(f"{objects.url}/{index_of(file.path)}", "it does not describe its file")
     found = []
     places = list(zip(rows["start"].to_pylist(), rows["end"].to_pylist(), strict=True))
     for (start, end), numbers in groupby(range(len(places)), places.__getitem__):
@@ -172,7 +172,7 @@ class _Source:
         self._names = topics.field("topic")
         self._ends = np.cumsum(topics.field("count").to_numpy(), dtype=np.int64)
         if int(self._ends[-1]) != len(self._rows):
-            raise ObjectMissing(f"{self._objects.url}/{index_of(file.path)}", "it is damaged: it counts other rows")
+            raise ObjectDamaged(f"{self._objects.url}/{index_of(file.path)}", "it counts other rows")
         self._row_bytes = max(1.0, self._rows.nbytes / len(self._rows))
         self._at = 0
         return self._rows

@@ -7,19 +7,20 @@ repeats nothing. Of two writers at once the store lets one put the commit's obje
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.transaction import AddAction, CommitProperties, RemoveAction
+from deltalake.transaction import AddAction, RemoveAction
 
+from penstock.tier.commits import TableView, commit_path, properties
 from penstock.tier.counters import MOST_RECENT, QueueCounters
-from penstock.tier.data_files import DataFile, listed_files
+from penstock.tier.counts import counts_of
+from penstock.tier.data_files import DataFile, decoding, listed_files
 from penstock.tier.errors import (
     AnotherStoresTable,
     FilesReplaced,
@@ -31,7 +32,7 @@ from penstock.tier.errors import (
     TableTooNew,
     TierError,
 )
-from penstock.tier.files import RangeWriter, WrittenFile, WrittenRange, index_of, read_index
+from penstock.tier.files import RangeWriter, WrittenFile, WrittenRange
 from penstock.tier.objects import ObjectFolder
 from penstock.tier.rows import FILE_SCHEMA
 
@@ -53,7 +54,6 @@ TABLE_SCHEMA: Final = pa.schema(
         *((each.name, pa.string() if pa.types.is_dictionary(each.type) else each.type) for each in FILE_SCHEMA),
     ]
 )
-_LEVEL: Final = ("level", "first_queue_offset", "count")
 _LOST_SCHEMA: Final = pa.schema([("log_offset", pa.int64()), ("until", pa.int64()), ("log", pa.string())])
 
 
@@ -74,10 +74,10 @@ class WrittenLog:
 class TierTable:
     """The one writer of a table. For one thread at a time; its calls wait for storage."""
 
-    def __init__(self, objects: ObjectFolder, table: DeltaTable, written: WrittenLog) -> None:
+    def __init__(self, objects: ObjectFolder, view: TableView, written: WrittenLog) -> None:
         """See open()."""
         self._objects = objects
-        self._table = table
+        self._view = view
         self._log = written
         self._schema = Schema.from_arrow(TABLE_SCHEMA)
         self._counters = QueueCounters()
@@ -94,15 +94,13 @@ class TierTable:
         `seed`: queues whose first message has been counted before `written.first`, with their next queue_offset; it
         counts when the table is made. Raises TierError.
         """
-        table = opened_table(objects)
-        if table is None:
-            table = _made(objects, written, seed)
-        self = cls(objects, table, written)
-        self._join(logs_of(objects, table))
+        view = TableView.opened(objects) or TableView(objects, _made(objects, written, seed))
+        self = cls(objects, view, written)
+        self._join(logs_of(objects, view.table))
         self.end = self._position()
         if self.end > written.end:
             raise LogBehindTable(objects.url, self.end, f"ends at {written.end}")
-        self._settle_commit(table.version())  # whoever made it may have been killed before it was on the disk
+        self._settle_commit(view.table.version())  # whoever made it may have been killed before it was on the disk
         self._load_counters()
         return self
 
@@ -180,18 +178,18 @@ class TierTable:
         """The data files of the newest version. Raises AnotherStoresTable."""
         self._look()
         with self._objects.failures(self._objects.url):
-            return listed_files(self._table)
+            return listed_files(self._view.table)
 
     def _commit_once(self, is_committed: Callable[[], bool], put: Callable[[], None]) -> None:
         """Commit what the newest version does not have yet, and see that it is on the disk."""
         for _ in range(MOST_COLLISIONS):
             if is_committed():
-                version = self._table.version()
+                version = self._view.table.version()
                 break
             with self._objects.failures(self._objects.url), suppress(CommitFailedError):
                 # If another commit was in front of it, or the answer to this one was lost: look again.
                 put()
-                version = self._table.version() + 1
+                version = self._view.table.version() + 1
                 break
         else:
             raise StorageUnreachable(self._objects.url, f"other commits were quicker {MOST_COLLISIONS} times")
@@ -199,13 +197,13 @@ class TierTable:
 
     def _settle_commit(self, version: int) -> None:
         """See to it that the newest commit outlives a power cut: then the log may drop what the table has."""
-        self._objects.settle([f"_delta_log/{version:020}.json"])
+        self._objects.settle([commit_path(version)])
 
     def _is_committed(self, written: WrittenRange) -> bool:
         """Raises RangeTaken, AnotherStoresTable."""
         self._look()
         end = self._position()
-        if end == written.end and self._version_of(_WRITER) == written.token:
+        if end == written.end and self._view.version_of(_WRITER) == written.token:
             return True
         if end != written.start:
             raise RangeTaken(self._objects.url, written.start, end)
@@ -213,30 +211,24 @@ class TierTable:
 
     def _look(self) -> None:
         """Look at the newest version. Raises AnotherStoresTable."""
-        with self._objects.failures(self._objects.url):
-            self._table.update_incremental()
-        logs = logs_of(self._objects, self._table)
+        self._view.look()
+        logs = logs_of(self._objects, self._view.table)
         if next(reversed(logs)) != self._log.identity:
             raise AnotherStoresTable(self._objects.url, next(reversed(logs)), self._log.identity)
 
     def _put(self, changes: Sequence[AddAction | RemoveAction], transactions: list[Transaction]) -> None:
         """Commit behind the version that was seen last."""
-        properties = CommitProperties(max_commit_retries=0, app_transactions=transactions)
-        self._table.create_write_transaction(
-            list(changes), "append", self._schema, _PARTITION, commit_properties=properties
+        stated = properties(transactions, len(changes))
+        self._view.table.create_write_transaction(
+            list(changes), "append", self._schema, _PARTITION, commit_properties=stated
         )
 
     def _position(self) -> int:
         """Where the history of this log ends in the table, as it was seen last."""
-        position = self._version_of(self._log.identity)
+        position = self._view.version_of(self._log.identity)
         if position is None:
             raise NotOurTable(self._objects.url, f"the table does not say how far it has log {self._log.identity}")
         return position
-
-    def _version_of(self, application: str) -> int | None:
-        """What was committed last for an application. It reads all commits since the last checkpoint."""
-        with self._objects.failures(self._objects.url):
-            return self._table.transaction_version(application)
 
     # --- whose table it is
 
@@ -248,16 +240,16 @@ class TierTable:
         own_from = ours.restored_from.get(newest)
         if own_from is None or ours.identity in logs:
             raise AnotherStoresTable(self._objects.url, newest, ours.identity)
-        end = self._version_of(newest) or 0
+        end = self._view.version_of(newest) or 0
         if own_from < end:
             raise LogBehindTable(self._objects.url, end, f"has records of its own from {own_from} on")
         logs = {**logs, ours.identity: end}
-        properties = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(ours.identity, end)])
+        stated = properties([Transaction(ours.identity, end)], 1)
         with self._objects.failures(self._objects.url):
-            self._table.alter.set_table_properties(
-                {_LOGS: _listed(logs)}, raise_if_not_exists=False, commit_properties=properties
+            self._view.table.alter.set_table_properties(
+                {_LOGS: _listed(logs)}, raise_if_not_exists=False, commit_properties=stated
             )
-            self._table.update_incremental()
+        self._look()
 
     # --- ranges that were lost
 
@@ -280,12 +272,8 @@ class TierTable:
                 [[start for start, _ in new], [end for _, end in new], [self._log.identity] * len(new)],
                 schema=_LOST_SCHEMA,
             )
-            properties = CommitProperties(
-                max_commit_retries=0, app_transactions=[Transaction(self._log.identity, written.end)]
-            )
-            write_deltalake(
-                place, rows, mode="append", storage_options=self._objects.options, commit_properties=properties
-            )
+            stated = properties([Transaction(self._log.identity, written.end)], 1)
+            write_deltalake(place, rows, mode="append", storage_options=self._objects.options, commit_properties=stated)
 
     # --- counters
 
@@ -303,28 +291,24 @@ class TierTable:
 
     def _snapshots(self) -> list[str]:
         """Names of the counters' snapshots of this table, oldest first."""
-        logs = logs_of(self._objects, self._table)
+        logs = logs_of(self._objects, self._view.table)
         names = self._objects.names(COUNTERS_FOLDER)
         return [name for name in names if name.removesuffix(".arrow").rpartition("-")[2] in logs]
 
     def _load_counters(self) -> None:
-        """The newest snapshot, and the indexes of what was committed since then."""
-        snapshots = self._snapshots()
-        since = 0
-        if snapshots:
-            name = snapshots[-1]
-            since = int(name.rpartition("/")[2].partition("-")[0])
-            try:
-                self._counters = QueueCounters.load(self._objects.get(name))
-            except pa.ArrowInvalid as error:
-                raise ObjectMissing(f"{self._objects.url}/{name}", f"it is damaged: {error}") from error
+        """The newest snapshot, and what was committed since then."""
+        since = self._load_snapshot()
         with self._objects.failures(self._objects.url):
-            files = listed_files(self._table)
+            files = listed_files(self._view.table)
         found: dict[bytes, int] = {}
+
+        def before(queue: bytes) -> int:
+            return found[queue] if queue in found else self._counters.next_of(queue)
+
         for file in sorted(files):
             if file.last >= since:
                 self._commits += 1
-                for queues, nexts in _counted(read_index(self._objects.get(index_of(file.path)))):
+                for queues, nexts in counts_of(self._objects, file, before):
                     self._counted += len(queues)
                     found.update(zip(queues, nexts, strict=True))
                     if len(found) > MOST_RECENT:
@@ -332,19 +316,18 @@ class TierTable:
                         found.clear()
         self._counters.raise_to(found.keys(), found.values())
 
-
-def _counted(index: Iterable[Mapping[str, pa.Array]]) -> Iterator[tuple[list[bytes], list[int]]]:
-    """Queues with messages in a file, in the order of the log, and the queue_offset behind the last of each."""
-    for _, groups in groupby(index, lambda group: (group["start"][0].as_py(), group["end"][0].as_py())):
-        levels: dict[bytes, int] = {}
-        for group in groups:
-            topics, of_levels = group["topics"].values, group["levels"].values
-            nexts = topics.field("first_queue_offset").to_numpy() + topics.field("count").to_numpy()
-            yield topics.field("topic").to_pylist(), nexts.tolist()
-            names, firsts, counts = (of_levels.field(name).to_pylist() for name in _LEVEL)
-            for level, first, count in zip(names, firsts, counts, strict=True):
-                levels[level] = levels.get(level, first) + count
-        yield [level + b"/#" for level in levels], list(levels.values())
+    def _load_snapshot(self) -> int:
+        """The newest one that can be read. Returns the log_offset up to which it counts; 0: there is none."""
+        for name in reversed(self._snapshots()):
+            try:
+                data = self._objects.get(name)
+                with decoding(self._objects, name):
+                    self._counters = QueueCounters.load(data)
+            except ObjectMissing as error:
+                log.warning("%s; it is done without: delete it, queues are counted from the one before", error)
+            else:
+                return int(name.rpartition("/")[2].partition("-")[0])
+        return 0
 
 
 def _added(file: WrittenFile, data_change: bool = True) -> AddAction:
@@ -356,15 +339,6 @@ def _removed(file: DataFile) -> RemoveAction:
     return RemoveAction(file.path, False, int(time.time() * 1000), file.size_bytes, {"day": file.day})
 
 
-def opened_table(objects: ObjectFolder) -> DeltaTable | None:
-    """None: there is no table. Raises TierError."""
-    with objects.failures(objects.url):
-        try:
-            return DeltaTable(objects.delta_url, storage_options=objects.options)
-        except TableNotFoundError:
-            return None
-
-
 def _made(objects: ObjectFolder, written: WrittenLog, seed: Iterable[tuple[bytes, int]]) -> DeltaTable:
     if not objects.is_empty():
         raise NotOurTable(objects.url, "there is something that is not a table of Penstock")
@@ -373,7 +347,7 @@ def _made(objects: ObjectFolder, written: WrittenLog, seed: Iterable[tuple[bytes
         counters = QueueCounters()
         counters.raise_to(queues.keys(), queues.values())
         objects.put(_snapshot_name(written.first, written.identity), counters.snapshot())
-    properties = CommitProperties(app_transactions=[Transaction(written.identity, written.first)])
+    stated = properties([Transaction(written.identity, written.first)], 2)
     with objects.failures(objects.url):
         return DeltaTable.create(
             objects.delta_url,
@@ -387,7 +361,7 @@ def _made(objects: ObjectFolder, written: WrittenLog, seed: Iterable[tuple[bytes
                 "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
             },
             storage_options=objects.options,
-            commit_properties=properties,
+            commit_properties=stated,
             raise_if_key_not_exists=False,
         )
 

@@ -18,7 +18,7 @@ from tests.tier.logs import FIRST, plain_rows, with_a_gap
 from tests.tier.places import BUCKET
 
 KILLS = 4
-STEPS = {"folder": 250, "s3": 210}
+STEPS = {"folder": 200, "s3": 160}
 """Of a writer that nobody kills there are some more."""
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 25))]
 

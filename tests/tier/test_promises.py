@@ -287,6 +287,18 @@ def test_an_empty_commit_after_a_power_cut_counts_for_nothing(tmp_path: Path) ->
     assert values(place) == [1, 2]
 
 
+def test_a_part_of_a_commit_counts_as_if_it_were_all(tmp_path: Path) -> None:
+    """If it ends at the end of a line. So the tier counts the lines itself."""
+    place = TablePlace(str(tmp_path / "t"), {})
+    commit(create(place), add(place, "a", 1), 10)
+    newest = tmp_path / "t/_delta_log/00000000000000000001.json"
+    lines = newest.read_bytes().splitlines()
+    assert [next(iter(json.loads(line))) for line in lines] == ["commitInfo", "add", "txn"]
+    newest.write_bytes(b"\n".join(lines[:2]))
+    assert values(place) == [1]
+    assert opened(place).transaction_version(LOG) == 0
+
+
 def test_duckdb_and_polars_read_the_rows(place: TablePlace) -> None:
     commit(create(place), add(place, "a", 1, 2), 10)
     commit(opened(place), add(place, "b", 3), 20)

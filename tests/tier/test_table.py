@@ -361,15 +361,6 @@ def test_a_newer_table_is_refused(place: TablePlace) -> None:
         opened(place)
 
 
-def test_an_index_that_is_gone_is_named(place: TablePlace) -> None:
-    write(opened(place), pieces(17, 1))
-    objects = ObjectFolder(place.url, place.options)
-    (name,) = objects.names("_penstock/index")
-    objects.delete([name])
-    with pytest.raises(ObjectMissing, match=name):
-        opened(place)
-
-
 @pytest.mark.parametrize("url", ["s4://fleet/x", "ftp://fleet"])
 def test_a_wrong_url_is_named(url: str) -> None:
     with pytest.raises(BadTierUrl, match=r"tier\.url wants"):

@@ -16,7 +16,7 @@ from tests.tier.places import BUCKET, TablePlace, s3_options
 from tests.tier.storage_wire import Mood, StorageWire, cut, wrong
 
 PIECES, PIECES_PER_COMMIT = 9, 2
-REQUESTS = 140
+REQUESTS = 135
 """That it takes to write this log: some more."""
 BY_DAY, BY_NIGHT = 2, 40
 MOST_TRIES = 5
