@@ -36,6 +36,15 @@ class TierSettings:
             "at_most": 4_096 * MIB,
         },
     )
+    vacuum_h: int = field(
+        default=168,
+        metadata={
+            "doc": "How long small files are kept that were merged into larger ones: so long a program may read a "
+            "version of the table that it has opened.",
+            "at_least": 1,
+            "at_most": 8_760,
+        },
+    )
     most_behind_bytes: int = field(
         default=0,
         metadata={

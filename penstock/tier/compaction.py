@@ -5,15 +5,15 @@ the largest of them, so a row is written anew only into a file that is many time
 """
 
 import logging
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import groupby, pairwise
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
+from penstock.tier.chores import Chore
 from penstock.tier.data_files import DataFile
 from penstock.tier.errors import MergeDiffers, ObjectMissing, TierError
 from penstock.tier.files import FileWriter, WrittenFile, index_of, is_merged
@@ -27,8 +27,6 @@ log = logging.getLogger("penstock.tier")
 MB: Final = 1 << 20
 COMMITS_PER_LOOK: Final = 16
 """It looks for files to merge after so many commits: there is nothing before that, unless a day has ended."""
-PAUSE_S: Final = 600.0
-"""After a failure: a file that is missing or damaged stays so."""
 
 
 @dataclass(frozen=True)
@@ -173,42 +171,23 @@ class FileMerge:
             self._writer = None
 
 
-class Compactor:
-    """Owner of the merges of a table, of which there is one at a time. For the thread that the table is for."""
+class Compactor(Chore):
+    """Owner of the merges of a table, of which there is one at a time."""
+
+    undone: ClassVar[str] = "files of the history are not merged"
 
     def __init__(self, objects: ObjectFolder, table: TierTable, rules: MergeRules | None = None) -> None:
-        self._objects, self._table = objects, table
+        super().__init__(objects)
+        self._table = table
         self._rules = rules or MergeRules()
         self._merge: FileMerge | None = None
         self._steps: Iterator[None] = iter(())
         self._commits = COMMITS_PER_LOOK  # since it looked last for something to do
-        self._not_before_s = 0.0
         self._unreadable: set[str] = set()  # files that are missing or damaged: they are not looked at again
 
     def range_committed(self) -> None:
         """There is a file more."""
         self._commits += 1
-
-    def step(self) -> bool:
-        """Do a little of what there is to do. False: there is nothing at present."""
-        if time.monotonic() < self._not_before_s:
-            return False
-        try:
-            return self._step()
-        except TierError as error:
-            log.error("files of the history are not merged: %s", error)
-            self._leave_out(error)
-            self.abandon()
-            return False
-
-    def _leave_out(self, error: TierError) -> None:
-        """Go on without a file that cannot be read, or later if it is something else."""
-        found: list[str] = []
-        if isinstance(error, ObjectMissing) and self._merge is not None:
-            found = [file.path for file in self._merge.files if error.where.endswith((file.path, index_of(file.path)))]
-        self._unreadable.update(found)
-        if not found:
-            self._not_before_s = time.monotonic() + PAUSE_S
 
     def _step(self) -> bool:
         if self._merge is None:
@@ -232,6 +211,15 @@ class Compactor:
         self._steps = self._merge.steps()
         return True
 
+    def _failed(self, error: TierError) -> None:
+        """Go on without a file that cannot be read, or later if it is something else."""
+        found: list[str] = []
+        if isinstance(error, ObjectMissing) and self._merge is not None:
+            found = [file.path for file in self._merge.files if error.where.endswith((file.path, index_of(file.path)))]
+        self._unreadable.update(found)
+        if not found:
+            super()._failed(error)
+
     def abandon(self) -> None:
         """Delete what an unfinished merge has left, as far as storage answers."""
         merge, self._merge = self._merge, None
@@ -241,3 +229,8 @@ class Compactor:
                 self._objects.delete(merge.paths)
             except TierError as error:
                 log.info("files of a merge that was not finished stay until the table is vacuumed: %s", error)
+
+    @property
+    def begun(self) -> list[str]:
+        """Paths of files that do not count yet."""
+        return self._merge.paths if self._merge is not None else []

@@ -9,17 +9,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.tier.chores import Chore
 from penstock.tier.compaction import Compactor
 from penstock.tier.errors import BadTierUrl
 from penstock.tier.files import RangeWriter
 from penstock.tier.objects import ObjectFolder
 from penstock.tier.store_log import StoreLog
 from penstock.tier.table import TierTable, WrittenLog
+from penstock.tier.vacuum import Vacuum
 
 log = logging.getLogger("penstock.tier")
 
@@ -35,10 +37,14 @@ PROGRESS_S: Final = 10.0  # how often a long backfill says how far it is
 
 @dataclass(frozen=True)
 class CommitRules:
-    """When a range is committed: so long after its first message, or once it has so many bytes of the log."""
+    """When a range is committed: so long after its first message, or once it has so many bytes of the log.
+
+    `vacuum_h`: how long files that were merged are kept.
+    """
 
     after_s: float
     at_bytes: int
+    vacuum_h: int
 
 
 class Dispatcher:
@@ -83,6 +89,8 @@ class Dispatcher:
             written = WrittenLog(store.identity, held.log_base, held.on_disk, dict(held.restored_from))
             table = TierTable.open(self._objects, written, store.counted_before(held.log_base))
             compactor = Compactor(self._objects, table)
+            vacuum = Vacuum(self._objects, table, self._rules.vacuum_h, lambda: [*table.begun, *compactor.begun])
+            chores = (compactor, vacuum)
             if held.log_offset != table.end:
                 store.hold(table.end)
             log.info(
@@ -94,7 +102,7 @@ class Dispatcher:
             try:
                 is_before_own = table.end < max(written.restored_from.values(), default=0)
                 first = store.record_from(table.end) if is_before_own else table.end
-                while self._write_range(store, table, compactor, first):
+                while self._write_range(store, table, chores, first):
                     compactor.range_committed()
                     held = store.hold(table.end)
                     self._said, self._pause_s = "", FIRST_PAUSE_S
@@ -105,12 +113,13 @@ class Dispatcher:
                         left = (held.on_disk - table.end) / 1e6
                         log.info("%.0f MB of the log are left, %.0f MB a second are written", left, rate)
             finally:
-                compactor.abandon()
+                for chore in chores:
+                    chore.abandon()
                 table.abandon()
         finally:
             store.close()
 
-    def _write_range(self, store: StoreLog, table: TierTable, compactor: Compactor, first: int) -> bool:
+    def _write_range(self, store: StoreLog, table: TierTable, chores: Sequence[Chore], first: int) -> bool:
         """Write and commit the next range. False: the process is to stop.
 
         `first`: of the records that the table lacks; a restored log need not have one where the table ends.
@@ -136,14 +145,14 @@ class Dispatcher:
             if is_due:
                 due_s = None  # there was no message so far: wait as long again
             if is_at_end:
-                self._compact(compactor)
+                self._do(chores)
         return False
 
-    def _compact(self, compactor: Compactor) -> None:
-        """Merge files, or wait, until the log is asked again."""
+    def _do(self, chores: Sequence[Chore]) -> None:
+        """Do some of the chores, or wait, until the log is asked again."""
         until_s = time.monotonic() + POLL_S
         while (left_s := until_s - time.monotonic()) > 0 and not self._stopping.is_set():
-            if not compactor.step():
+            if not any(chore.step() for chore in chores):
                 self._stopping.wait(left_s)
 
     def _read_into(self, writer: RangeWriter, store: StoreLog) -> bool:

@@ -22,6 +22,7 @@ from penstock.tier.errors import BadTierUrl, ObjectMissing, StorageRefuses, Stor
 
 PART_BYTES: Final = 8 << 20  # of an object on its way
 PARTS_AT_ONCE: Final = 2
+LISTED_AT_ONCE: Final = 1000
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", "file")
 CLIENT_OPTIONS: Final = frozenset(("allow_http", "connect_timeout", "proxy_url", "timeout", "user_agent"))
 RETRY_OPTIONS: Final = frozenset(("max_retries", "retry_timeout"))
@@ -79,6 +80,27 @@ class ObjectFolder:
         with self.failures(prefix):
             found = obstore.list(self.store, prefix or None, offset=behind or None)
             return sorted(each["path"] for piece in found for each in piece)
+
+    def folders(self, prefix: str) -> list[str]:
+        """Names of the folders at the top that begin so, sorted."""
+        with self.failures(self.url):
+            found = obstore.list_with_delimiter(self.store)["common_prefixes"]
+        return sorted(name for name in found if name.startswith(prefix))
+
+    def listed(self, folder: str) -> Iterator[list[tuple[str, float]]]:
+        """Objects in a folder, and when each was written, in seconds since 1970: some at a time."""
+        with self.failures(folder):
+            for piece in obstore.list(self.store, folder, chunk_size=LISTED_AT_ONCE):
+                yield [(each["path"], each["last_modified"].timestamp()) for each in piece]
+
+    def delete_unfinished(self, folder: str, before_s: float) -> None:
+        """Delete what a killed process has left of files that it wrote: in a folder they have a name of their own."""
+        if self.folder is None:
+            return
+        with self.failures(folder):
+            for path in (self.folder / folder).glob("*#*"):
+                if path.stat().st_mtime < before_s:
+                    path.unlink()
 
     def is_empty(self) -> bool:
         """Whether there is no object, or none but ours: what was put beside a table that was not made."""

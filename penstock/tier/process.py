@@ -44,9 +44,8 @@ def serve(settings: Settings) -> int:
     tier = settings.tier
     held = HeldLog(TIER_READER, tier.most_behind_bytes, tier.when_behind)
     objects = ObjectFolder(tier.url, _options(os.environ))
-    dispatcher = Dispatcher(
-        partial(StoreLog, address, token, tls, role, held), objects, CommitRules(tier.commit_s, tier.commit_bytes)
-    )
+    rules = CommitRules(tier.commit_s, tier.commit_bytes, tier.vacuum_h)
+    dispatcher = Dispatcher(partial(StoreLog, address, token, tls, role, held), objects, rules)
     workers: TierWorkers | None = None
     if role is Role.OPERATOR:
         reader = TableReader(TableHistory(objects, tier.cache_bytes))

@@ -47,6 +47,8 @@ COMMITS_PER_CHECKPOINT: Final = 20
 MOST_COLLISIONS: Final = 20
 _FORMAT, _LOGS = "penstock.format", "penstock.logs"
 _WRITER: Final = "penstock.writer"
+_REMOVED: Final = "delta.deletedFileRetentionDuration"
+REMOVED_BY_DEFAULT: Final = "interval 168 hours"
 _PARTITION: Final = ["day"]
 TABLE_SCHEMA: Final = pa.schema(
     [
@@ -179,6 +181,31 @@ class TierTable:
         self._look()
         with self._objects.failures(self._objects.url):
             return listed_files(self._view.table)
+
+    def keep_removed(self, hours: int) -> None:
+        """Have the table know files that were removed for so long, as also other programs' VACUUM respects."""
+        wanted = f"interval {hours} hours"
+        for _ in range(MOST_COLLISIONS):
+            self._look()
+            if self._table.metadata().configuration.get(_REMOVED, REMOVED_BY_DEFAULT) == wanted:
+                return
+            properties = CommitProperties(max_commit_retries=0)
+            with self._objects.failures(self._objects.url), suppress(CommitFailedError):
+                self._table.alter.set_table_properties({_REMOVED: wanted}, commit_properties=properties)
+        raise StorageUnreachable(self._objects.url, f"other commits were quicker {MOST_COLLISIONS} times")
+
+    def removed_since(self, hours: int) -> set[str]:
+        """Paths of files that were removed from the table less than so many hours ago."""
+        with self._objects.failures(self._objects.url):
+            removed, long_ago = (
+                self._table.vacuum(since, dry_run=True, enforce_retention_duration=False) for since in (0, hours)
+            )
+        return set(removed).difference(long_ago)
+
+    @property
+    def begun(self) -> list[str]:
+        """Paths of files that are not committed, or not known to be."""
+        return [path for each in (self._writer, self._unsure) if each is not None for path in each.paths]
 
     def _commit_once(self, is_committed: Callable[[], bool], put: Callable[[], None]) -> None:
         """Commit what the newest version does not have yet, and see that it is on the disk."""
