@@ -187,18 +187,18 @@ class TierTable:
         wanted = f"interval {hours} hours"
         for _ in range(MOST_COLLISIONS):
             self._look()
-            if self._table.metadata().configuration.get(_REMOVED, REMOVED_BY_DEFAULT) == wanted:
+            table = self._view.table
+            if table.metadata().configuration.get(_REMOVED, REMOVED_BY_DEFAULT) == wanted:
                 return
-            properties = CommitProperties(max_commit_retries=0)
             with self._objects.failures(self._objects.url), suppress(CommitFailedError):
-                self._table.alter.set_table_properties({_REMOVED: wanted}, commit_properties=properties)
+                table.alter.set_table_properties({_REMOVED: wanted}, commit_properties=properties([], 1))
         raise StorageUnreachable(self._objects.url, f"other commits were quicker {MOST_COLLISIONS} times")
 
     def removed_since(self, hours: int) -> set[str]:
         """Paths of files that were removed from the table less than so many hours ago."""
         with self._objects.failures(self._objects.url):
             removed, long_ago = (
-                self._table.vacuum(since, dry_run=True, enforce_retention_duration=False) for since in (0, hours)
+                self._view.table.vacuum(since, dry_run=True, enforce_retention_duration=False) for since in (0, hours)
             )
         return set(removed).difference(long_ago)
 
