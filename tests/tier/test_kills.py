@@ -1,4 +1,7 @@
-"""A writer is killed at any moment, again and again; the next one goes on, and each message is in the table once."""
+"""A writer is killed at any moment, again and again; the next one goes on, and each message is in the table once.
+
+Also one that merges files and deletes old ones: what it leaves is what the table needs.
+"""
 
 import random
 import sys
@@ -11,14 +14,17 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from penstock.tier.table import TABLE_SCHEMA
+from penstock.tier.files import INDEX_FOLDER, index_of, is_merged
+from penstock.tier.objects import ObjectFolder
+from penstock.tier.table import TABLE_SCHEMA, TierTable, WrittenLog
 from tests.tier.killed_writer import PIECES, PIECES_PER_COMMIT, Task
 from tests.tier.killers import BucketKiller, FolderKiller, Killer, Moment
-from tests.tier.logs import FIRST, plain_rows, with_a_gap
+from tests.tier.logs import FIRST, START, plain_rows, with_a_gap
 from tests.tier.places import BUCKET
 
 KILLS = 4
 STEPS = {"folder": 200, "s3": 160}
+STEPS_OF_MERGES = {"folder": 370, "s3": 1030}
 """Of a writer that nobody kills there are some more."""
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 25))]
 
@@ -41,12 +47,12 @@ def killer(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Iterato
 class Writer:
     """Writes one log, as often as it is killed."""
 
-    def __init__(self, killer: Killer, seed: int) -> None:
+    def __init__(self, killer: Killer, seed: int, merges: bool = False) -> None:
         self._killer = killer
         self.log = with_a_gap(seed, PIECES)
         self._rows = list(plain_rows(self.log))
         self._command = [sys.executable, "-m", "tests.tier.killed_writer"]
-        self._command.append(Task(killer.place.url, killer.place.options, seed).as_text())
+        self._command.append(Task(killer.place.url, killer.place.options, seed, merges).as_text())
 
     def is_killed(self, moment: Moment) -> bool:
         """Kill it then. What the table has, is what the log has up to the table's end."""
@@ -70,6 +76,17 @@ class Writer:
         lost = self._opened("/_penstock/lost").to_pyarrow_table().select(["log_offset", "until"])
         assert lost.to_pylist() == [{"log_offset": gap, "until": gap + len(data)}]
 
+    def check_files(self) -> None:
+        """There are those that the table has, and some of them are merged."""
+        place = self._killer.place
+        table = TierTable.open(ObjectFolder(place.url, place.options), WrittenLog(FIRST, START, self.end))
+        needed = {path for file in table.files() for path in (file.path, index_of(file.path))}
+        names = ObjectFolder(place.url, place.options).names()
+        assert {name for name in names if name.startswith(("day=", f"{INDEX_FOLDER}/"))} == needed
+        assert any(is_merged(path) for path in needed)
+        if place.url.startswith("/"):
+            assert not list(Path(place.url).glob("*/*#*"))
+
     def _found(self) -> list[dict[str, Any]]:
         if not self.end:
             return []
@@ -81,16 +98,25 @@ class Writer:
         return DeltaTable(f"{self._killer.place.url}{below}", storage_options=self._killer.place.options)
 
 
+def kill(writer: Writer, seed: int, steps: int) -> None:
+    chance = random.Random(seed)
+    for number in range(KILLS):
+        is_killed = writer.is_killed(Moment(chance.randrange(steps)))
+        assert is_killed or number, "the first one has more to do than that"
+        steps = max(steps // 2, 10)  # the next one has less left to do
+    writer.finish()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_message_is_there_once_after_kills(killer: Killer, kind: str, seed: int) -> None:
-    writer = Writer(killer, seed)
-    chance = random.Random(seed)
-    most = STEPS[kind]
-    for number in range(KILLS):
-        is_killed = writer.is_killed(Moment(chance.randrange(most)))
-        assert is_killed or number, "the first one has more to do than that"
-        most = max(most // 2, 10)  # the next one has less left to do
-    writer.finish()
+    kill(Writer(killer, seed), seed, STEPS[kind])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_message_is_there_once_after_kills_of_merges(killer: Killer, kind: str, seed: int) -> None:
+    writer = Writer(killer, seed, merges=True)
+    kill(writer, seed, STEPS_OF_MERGES[kind])
+    writer.check_files()
 
 
 @pytest.mark.parametrize("is_put", [False, True], ids=["before", "after"])
