@@ -144,9 +144,9 @@ class TierTable:
         adds = [_added(file) for file in written.files]
         transactions = [Transaction(self._log.identity, written.end), Transaction(_WRITER, written.token)]
 
-        def put() -> None:
+        def put() -> int:
             self._unsure, self._writer = written, None
-            self._put(adds, transactions)
+            return self._put(adds, transactions)
 
         self._commit_once(lambda: self._is_committed(written), put)
         self._unsure = self._writer = None
@@ -185,14 +185,17 @@ class TierTable:
     def keep_removed(self, hours: int) -> None:
         """Have the table know files that were removed for so long, as also other programs' VACUUM respects."""
         wanted = f"interval {hours} hours"
-        for _ in range(MOST_COLLISIONS):
+
+        def is_kept() -> bool:
             self._look()
-            table = self._view.table
-            if table.metadata().configuration.get(_REMOVED, REMOVED_BY_DEFAULT) == wanted:
-                return
-            with self._objects.failures(self._objects.url), suppress(CommitFailedError):
-                table.alter.set_table_properties({_REMOVED: wanted}, commit_properties=properties([], 1))
-        raise StorageUnreachable(self._objects.url, f"other commits were quicker {MOST_COLLISIONS} times")
+            return self._view.table.metadata().configuration.get(_REMOVED, REMOVED_BY_DEFAULT) == wanted
+
+        def put() -> int:
+            self._view.table.alter.set_table_properties({_REMOVED: wanted}, commit_properties=properties([], 1))
+            return self._view.table.version()
+
+        if not is_kept():
+            self._commit_once(is_kept, put)
 
     def removed_since(self, hours: int) -> set[str]:
         """Paths of files that were removed from the table less than so many hours ago."""
@@ -207,16 +210,15 @@ class TierTable:
         """Paths of files that are not committed, or not known to be."""
         return [path for each in (self._writer, self._unsure) if each is not None for path in each.paths]
 
-    def _commit_once(self, is_committed: Callable[[], bool], put: Callable[[], None]) -> None:
-        """Commit what the newest version does not have yet, and see that it is on the disk."""
+    def _commit_once(self, is_committed: Callable[[], bool], put: Callable[[], int]) -> None:
+        """Commit what the newest version lacks, and see that it is on the disk. `put` returns its version."""
         for _ in range(MOST_COLLISIONS):
             if is_committed():
                 version = self._view.table.version()
                 break
             with self._objects.failures(self._objects.url), suppress(CommitFailedError):
                 # If another commit was in front of it, or the answer to this one was lost: look again.
-                put()
-                version = self._view.table.version() + 1
+                version = put()
                 break
         else:
             raise StorageUnreachable(self._objects.url, f"other commits were quicker {MOST_COLLISIONS} times")
@@ -243,12 +245,13 @@ class TierTable:
         if next(reversed(logs)) != self._log.identity:
             raise AnotherStoresTable(self._objects.url, next(reversed(logs)), self._log.identity)
 
-    def _put(self, changes: Sequence[AddAction | RemoveAction], transactions: list[Transaction]) -> None:
-        """Commit behind the version that was seen last."""
+    def _put(self, changes: Sequence[AddAction | RemoveAction], transactions: list[Transaction]) -> int:
+        """Commit behind the version that was seen last. Returns the new version."""
         stated = properties(transactions, len(changes))
         self._view.table.create_write_transaction(
             list(changes), "append", self._schema, _PARTITION, commit_properties=stated
         )
+        return self._view.table.version() + 1
 
     def _position(self) -> int:
         """Where the history of this log ends in the table, as it was seen last."""

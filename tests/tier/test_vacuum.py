@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from penstock.tier import table as table_module
 from penstock.tier import vacuum as vacuum_module
+from penstock.tier.commits import commit_path
 from penstock.tier.files import index_of
 from penstock.tier.history import TableHistory
 from penstock.tier.objects import ObjectFolder
@@ -154,6 +155,22 @@ def test_the_table_says_how_long_removed_files_are_kept(place: TablePlace) -> No
     swept(place, table, 400)
     assert delta(place).version() == version + 1
     assert table.end == delta(place).transaction_version("ab" * 16)
+
+
+def test_that_commit_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later commit that is there while this one is torn would make the table unreadable."""
+    place = TablePlace(str(tmp_path / "t"), {})
+    table = opened(place)
+    settled: list[str] = []
+    settle = ObjectFolder.settle
+
+    def noted(objects: ObjectFolder, paths: list[str]) -> None:
+        settled.extend(paths)
+        settle(objects, paths)
+
+    monkeypatch.setattr(ObjectFolder, "settle", noted)
+    swept(place, table, 400)
+    assert settled == [commit_path(delta(place).version())]
 
 
 def test_a_checkpoint_does_not_make_files_go_early(place: TablePlace, monkeypatch: pytest.MonkeyPatch) -> None:
