@@ -70,6 +70,7 @@ def sent(store: StoreProcess, tier: Tier, seed: int) -> Sent:
     return sent
 
 
+@pytest.mark.catalogue("N51")
 def test_a_client_reads_tier_and_log_as_one(store: StoreProcess, tier: Tier, sent: Sent) -> None:
     with client_of(store) as client:
         for topic_filter in FILTERS:
@@ -136,6 +137,7 @@ def test_after_a_start_of_the_store_the_tier_comes_back(store: StoreProcess, tie
         assert as_sent(list(client.read("#"))) == sent.messages
 
 
+@pytest.mark.catalogue("N51")
 def test_all_that_the_tier_has_is_read_there_if_that_is_wanted(tmp_path: Path, place: TablePlace, seed: int) -> None:
     store = StoreProcess(tmp_path, settings=SMALL | {"tier.reads": "force"})
     tier = Tier(tmp_path / "tier.log", store, place, serves=True)
@@ -155,6 +157,7 @@ def test_all_that_the_tier_has_is_read_there_if_that_is_wanted(tmp_path: Path, p
         store.close()
 
 
+@pytest.mark.catalogue("N51")
 def test_a_store_that_reads_no_tier_has_the_history_of_its_log(tmp_path: Path, place: TablePlace, seed: int) -> None:
     store = StoreProcess(tmp_path, settings=SMALL | {"tier.reads": "disabled"})
     tier = Tier(tmp_path / "tier.log", store, place, serves=True)

@@ -167,6 +167,7 @@ def test_files_of_others_and_unreadable_ones_stay(tmp_path: Path) -> None:
 # --- that nothing changes for readers
 
 
+@pytest.mark.catalogue("N53")
 def test_rows_stay_the_same_while_files_become_few(place: TablePlace) -> None:
     log = hourly(1, 30)
     expected = list(plain_rows(log))

@@ -107,6 +107,7 @@ def kill(writer: Writer, seed: int, steps: int) -> None:
     writer.finish()
 
 
+@pytest.mark.catalogue("N48")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_message_is_there_once_after_kills(killer: Killer, kind: str, seed: int) -> None:
     kill(Writer(killer, seed), seed, STEPS[kind])

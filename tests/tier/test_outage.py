@@ -131,6 +131,7 @@ def publisher(server: PenstockServer, size: Size) -> Iterator[SteadyPublisher]:
         pytest.param(FULL, id="full", marks=[pytest.mark.nightly, pytest.mark.alone]),
     ],
 )
+@pytest.mark.catalogue("N49", "N50")
 def test_an_outage_of_the_storage_loses_nothing(
     size: Size,
     server: PenstockServer,

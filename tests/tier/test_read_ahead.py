@@ -44,6 +44,7 @@ def test_a_first_page_reads_nothing_ahead(objects: ObjectFolder) -> None:
     assert ahead.came("#", "", 100) is None  # one who goes on there is known by the next page
 
 
+@pytest.mark.catalogue("N52")
 def test_it_grows_by_one_range_for_each_time_that_a_reader_waited(objects: ObjectFolder) -> None:
     ahead = ReadAhead(opened(objects))
     before = Following(0, ())
@@ -61,6 +62,7 @@ def test_it_grows_by_one_range_for_each_time_that_a_reader_waited(objects: Objec
     assert most.depth == MOST_AHEAD
 
 
+@pytest.mark.catalogue("N52")
 def test_it_halves_when_what_was_read_ahead_has_gone(objects: ObjectFolder) -> None:
     history = opened(objects)
     gone = tuple(next(history.spans_from(0)).places)

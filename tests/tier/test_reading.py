@@ -72,6 +72,7 @@ def scanned(reader: TableReader, wanted: ScanQuestion, max_bytes: int = 4096) ->
         at = page.next
 
 
+@pytest.mark.catalogue("N47")
 @pytest.mark.parametrize("topic_filter", FILTERS)
 def test_the_messages_of_a_filter_come_as_the_log_had_them(place: TablePlace, topic_filter: str) -> None:
     log = pieces(1, 7)
