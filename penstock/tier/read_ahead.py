@@ -22,7 +22,7 @@ MOST_READERS: Final = 256
 AT_ONCE: Final = 4  # row groups on their way from storage
 
 
-class Following(NamedTuple):
+class AheadOfReader(NamedTuple):
     """A reader that may go on at a place: how many ranges are read ahead of it, and which row groups these are."""
 
     depth: int
@@ -35,27 +35,27 @@ class ReadAhead:
 
     def __init__(self, history: TableHistory) -> None:
         self._history = history
-        self._readers: OrderedDict[Hashable, Following] = OrderedDict()
+        self._readers: OrderedDict[Hashable, AheadOfReader] = OrderedDict()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(AT_ONCE, "tier-ahead")
 
-    def came(self, topic_filter: str, tag: str, start: int) -> Following | None:
+    def came(self, topic_filter: str, tag: str, start: int) -> AheadOfReader | None:
         """The reader that goes on at a place; None: it is new there."""
         with self._lock:
             return self._readers.pop((topic_filter, tag, start), None)
 
-    def goes_on(self, before: Following | None, waited: bool, question: tuple[str, str, int], stop: int) -> None:
+    def goes_on(self, before: AheadOfReader | None, waited: bool, question: tuple[str, str, int], stop: int) -> None:
         """A reader got a page, for which it had to wait for storage or not. It may go on with `question`: a topic
         filter, a tag, a log_offset."""
         depth = self._depth(before, waited, question[2])
         with self._lock:
-            self._readers[question] = Following(depth, ())
+            self._readers[question] = AheadOfReader(depth, ())
             while len(self._readers) > MOST_READERS:
                 self._readers.popitem(last=False)
         if depth:
             self._pool.submit(self._read, question, stop, depth)
 
-    def _depth(self, before: Following | None, waited: bool, at: int) -> int:
+    def _depth(self, before: AheadOfReader | None, waited: bool, at: int) -> int:
         if before is None:
             return 0  # perhaps it wants one page only
         gone = [place for place in before.ahead if place.end > at and not self._history.has_read(place)]
@@ -75,7 +75,7 @@ class ReadAhead:
                         found.append(place)
         with self._lock:
             if question in self._readers:
-                self._readers[question] = Following(depth, tuple(found))
+                self._readers[question] = AheadOfReader(depth, tuple(found))
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

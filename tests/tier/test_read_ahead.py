@@ -8,7 +8,7 @@ import pytest
 
 from penstock.tier.history import TableHistory
 from penstock.tier.objects import ObjectFolder
-from penstock.tier.read_ahead import MOST_AHEAD, Following, ReadAhead
+from penstock.tier.read_ahead import MOST_AHEAD, AheadOfReader, ReadAhead
 from penstock.tier.reading import ScanQuestion, TableReader
 from penstock.tier.table import TierTable, WrittenLog
 from tests.support.stores import wait_until
@@ -40,23 +40,23 @@ def test_a_first_page_reads_nothing_ahead(objects: ObjectFolder) -> None:
     ahead = ReadAhead(opened(objects))
     assert ahead.came("#", "", 0) is None
     ahead.goes_on(None, True, ("#", "", 100), FAR)
-    assert ahead.came("#", "", 100) == Following(0, ())
+    assert ahead.came("#", "", 100) == AheadOfReader(0, ())
     assert ahead.came("#", "", 100) is None  # one who goes on there is known by the next page
 
 
 @pytest.mark.catalogue("N52")
 def test_it_grows_by_one_range_for_each_time_that_a_reader_waited(objects: ObjectFolder) -> None:
     ahead = ReadAhead(opened(objects))
-    before = Following(0, ())
+    before = AheadOfReader(0, ())
     depths = []
     for number, waited in enumerate((False, True, True, False, True)):
         ahead.goes_on(before, waited, ("#", "", number), FAR)
         came = ahead.came("#", "", number)
         assert came is not None
-        before = Following(came.depth, ())
+        before = AheadOfReader(came.depth, ())
         depths.append(came.depth)
     assert depths == [1, 2, 3, 3, 4]
-    ahead.goes_on(Following(MOST_AHEAD, ()), True, ("#", "", 0), FAR)
+    ahead.goes_on(AheadOfReader(MOST_AHEAD, ()), True, ("#", "", 0), FAR)
     most = ahead.came("#", "", 0)
     assert most is not None
     assert most.depth == MOST_AHEAD
@@ -67,7 +67,7 @@ def test_it_halves_when_what_was_read_ahead_has_gone(objects: ObjectFolder) -> N
     history = opened(objects)
     gone = tuple(next(history.spans_from(0)).places)
     ahead = ReadAhead(history)
-    ahead.goes_on(Following(8, gone), True, ("#", "", 0), FAR)
+    ahead.goes_on(AheadOfReader(8, gone), True, ("#", "", 0), FAR)
     came = ahead.came("#", "", 0)
     assert came is not None
     assert came.depth == 4
