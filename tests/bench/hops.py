@@ -45,6 +45,9 @@ class Loop:
     def call_soon(self, callback: Callable[[], object]) -> None:
         self._scheduled.append(callback)
 
+    def call_later(self, delay: float, callback: Callable[[], object]) -> None:
+        """Nothing here is to happen later."""
+
     @staticmethod
     def time() -> float:
         return time.monotonic()
