@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import ClassVar, Final
 
 from penstock.tier.chores import Chore
+from penstock.tier.commits import COMMITS_FOLDER
 from penstock.tier.files import INDEX_FOLDER, index_of, is_merged
 from penstock.tier.objects import ObjectFolder
-from penstock.tier.table import TierTable
+from penstock.tier.table import COUNTERS_FOLDER, TierTable
 
 log = logging.getLogger("penstock.tier")
 
@@ -65,6 +66,9 @@ class Vacuum(Chore):
                     deleted += len(old[at : at + DELETED_AT_ONCE])
                     yield
             self._objects.delete_unfinished(folder, before_s)
+        for folder in (COMMITS_FOLDER, COUNTERS_FOLDER):
+            self._objects.delete_unfinished(folder, before_s)
+            yield
         if deleted:
             log.info("deleted %d files that the table has not used for %d hours", deleted, self._hours)
 

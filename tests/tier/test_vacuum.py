@@ -193,13 +193,17 @@ def test_what_a_killed_process_has_left_in_a_folder_goes(tmp_path: Path) -> None
     place = TablePlace(str(tmp_path / "t"), {})
     table = opened(place)
     write(table, pieces(9, 1))
-    left = tmp_path / "t/day=2026-11-25/00000000000000000064-0123456789ab.parquet#1"
-    left.touch()
+    data, index = (tmp_path / "t" / path for path in sorted(needed(table), reverse=True))
+    commit = tmp_path / "t" / commit_path(2)
+    left = [path.with_name(f"{path.name}#1") for path in (data, index, commit)]
+    for path in left:
+        path.touch()
     swept(place, table, 2)
-    assert left.exists()
-    os.utime(left, (0, time.time() - 3 * HOUR_S))
+    assert all(path.exists() for path in left)
+    for path in left:
+        os.utime(path, (0, time.time() - 3 * HOUR_S))
     swept(place, table, 2)
-    assert not left.exists()
+    assert not any(path.exists() for path in left)
 
 
 def test_it_goes_on_step_by_step_and_then_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
