@@ -106,6 +106,7 @@ class Subscriptions:
         """`judge_again`: AccessReview.judge()."""
         self._arrived: deque[_PendingSubscribe] = deque()  # to be granted at the end of this turn
         self._queues = core.store.queues
+        self._history = core.store.history
         self._settings = core.settings
         self._turn = core.turn
         self._journal = core.journal
@@ -155,9 +156,12 @@ class Subscriptions:
         elif is_offset or _has_queue(topic_filter):
 
             def sought(log_offset: int | None) -> None:
-                if log_offset is not None:
-                    request.froms[i] = log_offset
-                self._queues.locate(topic_filter, where, partial(_located, located, request.positions, i))
+                def found(position: int | None) -> None:
+                    if log_offset is not None and (position is not None or self._history.may_have(log_offset)):
+                        request.froms[i] = log_offset
+                    _located(located, request.positions, i, position)
+
+                self._queues.locate(topic_filter, where, found)
 
             self._replays.seek(topic_filter, f"@{where.lstrip('@')}" if is_offset else where, sought)
         else:
