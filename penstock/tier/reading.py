@@ -24,6 +24,7 @@ ANSWER_S: Final = 0.5
 ANSWER_BYTES: Final = 1 << 20  # of messages, or a single larger one
 FAR_BEHIND: Final = 1 << 63
 MOST_RECORDS: Final = 8_192  # of a page
+PART_LOG_BYTES: Final = 2 << 20
 
 
 class ReadPage(NamedTuple):
@@ -140,7 +141,7 @@ class TableReader:
             if span.start >= wanted.stop:
                 break
             waited = waited or not all(self._history.has_selected(each, wanted.topic_filter) for each in span.places)
-            if not page.take(list(self._chosen(span, wanted))):
+            if not all(page.take(part) for part in _in_parts(list(self._chosen(span, wanted)))):
                 return page.next, waited
             if self._clock() >= ends_s and span.end < wanted.stop:
                 return span.end, waited
@@ -252,6 +253,17 @@ class TableReader:
         found = found.where(fits)
         for log_offset in found.log_offsets.tolist():
             yield log_offset, found.between(log_offset, log_offset + 1)
+
+
+def _in_parts(selections: list[Selection]) -> Iterator[list[Selection]]:
+    """The same, in parts of the log that follow each other: a page need not look at all rows of a wide range."""
+    at = min((int(each.log_offsets[0]) for each in selections), default=0)
+    end = max((int(each.log_offsets[-1]) + 1 for each in selections), default=0)
+    while at < end:
+        part = [found for each in selections if len((found := each.between(at, at + PART_LOG_BYTES)).rows)]
+        if part:
+            yield part
+        at += PART_LOG_BYTES
 
 
 class _Page:
