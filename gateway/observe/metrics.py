@@ -12,8 +12,9 @@ from gateway.broker import Broker
 from gateway.mqtt._mqtt import DELIVERY_BOUNDS_MS
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.observe.access_metrics import ACCESS
-from lightqueue.message_store import MessageStore
 from lightqueue.store_metrics import STORE, group_steps
+from notify.local.hub import Hub
+from notify.local.log_readers import LOG_READERS
 from notify.remote.link_metrics import LINK
 from notify.remote.store import RemoteStore
 from store.audit_metrics import AUDIT
@@ -212,19 +213,19 @@ DELIVERY: tuple[Figure[Broker], ...] = (
 GATEWAY: Sections[Broker] = {"Traffic": TRAFFIC, "Clients": CLIENTS, "Delivery": DELIVERY, "Access": ACCESS}
 
 
-def read_steps(
-    broker: Broker | None, messages: MessageStore | None, link: RemoteStore | None = None
-) -> Iterator[list[Reading]]:
+def read_steps(broker: Broker | None, hub: Hub | None, link: RemoteStore | None = None) -> Iterator[list[Reading]]:
     """Every figure of a gateway's process; those of consumer groups some groups at a time.
 
-    `messages`, `link`: the store in this process, or the connection to another. To be called from the loop, which owns
+    `hub`, `link`: of the store in this process, or the connection to another. To be called from the loop, which owns
     what is read; the answers are the caller's own.
     """
     audit = broker.core.audit if broker is not None else None
+    messages, readers = (hub.messages, hub.readers) if hub is not None else (None, None)
     yield [
         *readings(GATEWAY, broker),
         *readings(AUDIT, audit),
         *readings(LINK, link),
         *readings(STORE, messages),
+        *readings(LOG_READERS, readers),
     ]
     yield from group_steps(messages)

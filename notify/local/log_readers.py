@@ -9,6 +9,7 @@ from typing import NamedTuple
 from lightqueue.message_store import MessageStore
 from store.audit import Audit, AuditEvent
 from store.errors import StoreError
+from store.figures import Figure, Sections, Value
 from store.records._records import RecordBatch
 from store.state.changes import Change, ReaderAdvanced, ReaderForgotten, encode_change
 from store.state.log_readers import MOST_READERS
@@ -126,3 +127,21 @@ class LogReaders:
         ]
         seen = [LogReaderInfo(name, log_offset, max(0, end - log_offset)) for name, log_offset in self._lately()]
         return sorted(held + seen, key=lambda info: info.name)
+
+
+def _lag(readers: LogReaders) -> Value:
+    return {info.name: info.behind_bytes for info in readers.infos()}
+
+
+LOG_READERS: Sections[LogReaders] = {
+    "The store": (
+        Figure(
+            "penstock_reader_lag_bytes",
+            "gauge",
+            "Bytes of the log that a reader of it (the cold tier, a Spark stream with consumerName) has yet to come "
+            "to.",
+            _lag,
+            "reader",
+        ),
+    )
+}

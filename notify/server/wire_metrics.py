@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lightqueue.store_metrics import STORE, group_steps
+from notify.local.log_readers import LOG_READERS
 from notify.server.server import StoreServer
 from store.audit_metrics import AUDIT
-from store.figures import Figure, Reading, Sections, Times, Value, readings
-
-
-def _reader_lag(server: StoreServer) -> Value:
-    end = server.hub.messages.end
-    return {name: max(0, end - log_offset) for name, log_offset in server.hub.readers}
-
+from store.figures import Figure, Reading, Sections, Times, readings
 
 _WIRE: tuple[Figure[StoreServer], ...] = (
     Figure(
@@ -104,13 +99,6 @@ _WIRE: tuple[Figure[StoreServer], ...] = (
         lambda server: server.bad_input,
         "reason",
     ),
-    Figure(
-        "penstock_reader_lag_bytes",
-        "gauge",
-        "Bytes of the log that a reader of it (the cold tier, a Spark stream with consumerName) has yet to come to.",
-        _reader_lag,
-        "reader",
-    ),
 )
 
 _USERS: tuple[Figure[StoreServer], ...] = (
@@ -138,5 +126,10 @@ def read_steps(server: StoreServer) -> Iterator[list[Reading]]:
     To be called from the loop, which owns what is read; the answers are the caller's own.
     """
     messages = server.hub.messages
-    yield [*readings(AUDIT, server.audit), *readings(STORE, messages), *readings(WIRE, server)]
+    yield [
+        *readings(AUDIT, server.audit),
+        *readings(STORE, messages),
+        *readings(LOG_READERS, server.hub.readers),
+        *readings(WIRE, server),
+    ]
     yield from group_steps(messages)

@@ -11,6 +11,7 @@ from gateway.delivery.sys_topics import AVERAGED_MIN, LOADS, PREFIX, SYS_TOPICS
 from gateway.observe.metrics import GATEWAY
 from lightqueue.groups.group_metrics import GROUPS
 from lightqueue.store_metrics import STORE
+from notify.local.log_readers import LOG_READERS
 from notify.remote.link_metrics import LINK
 from notify.server.wire_metrics import WIRE
 from store.audit_metrics import AUDIT
@@ -21,7 +22,7 @@ TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def all_figures() -> Iterator[tuple[str, Figure[Any]]]:
     """Every metric there is, with its section."""
-    for sections in (GATEWAY, AUDIT, LINK, STORE, GROUPS, WIRE):
+    for sections in (GATEWAY, AUDIT, LINK, STORE, LOG_READERS, GROUPS, WIRE):
         for section, figures in sections.items():
             yield from ((section, figure) for figure in figures)
 

@@ -21,7 +21,7 @@ from penstock.servers.logs import announce
 from penstock.servers.process import Stop, check_admin_exposed, open_admin
 
 if TYPE_CHECKING:
-    from lightqueue.message_store import MessageStore
+    from notify.local.hub import Hub
     from penstock.servers.admin import Admin
 
 log = logging.getLogger("penstock")
@@ -64,7 +64,7 @@ def are_credentials_needed(settings: Settings) -> bool:
 def open_gateway_admin(
     address: str,
     broker: Callable[[], Broker | None],
-    messages: Callable[[], MessageStore | None],
+    hub: Callable[[], Hub | None],
     link: RemoteStore | None,
     starting: Callable[[], str] = lambda: "",
 ) -> Admin:
@@ -80,10 +80,10 @@ def open_gateway_admin(
         return found.unready() if found is not None else (link.fault() if link is not None else "") or "starting"
 
     def health() -> str:
-        found = messages()
-        return found.health() if found is not None else ""
+        found = hub()
+        return found.messages.health() if found is not None else ""
 
-    source = LoopSource(lambda: read_steps(broker(), messages(), link), unready, health, starting)
+    source = LoopSource(lambda: read_steps(broker(), hub(), link), unready, health, starting)
     return open_admin(address, source)
 
 

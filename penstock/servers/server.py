@@ -12,7 +12,6 @@ from dataclasses import replace
 from gateway.auth.access import Access
 from gateway.broker import Broker
 from gateway.observe.metrics import read_steps
-from lightqueue.message_store import MessageStore
 from notify.local.hub import Hub
 from notify.server.server import StoreServer
 from notify.settings import WireSettings
@@ -54,7 +53,6 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
     log.info("penstock %s starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
     say_who_may_connect(settings)
     hub: Hub | None = None
-    store: MessageStore | None = None
     broker: Broker | None = None
     starting = Starting()
 
@@ -65,10 +63,10 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
         if settings.admin is not None:
-            admin = open_gateway_admin(settings.admin, lambda: broker, lambda: store, None, lambda: starting.text)
+            admin = open_gateway_admin(settings.admin, lambda: broker, lambda: hub, None, lambda: starting.text)
             closing.callback(admin.close)
         parts = open_tracing(settings, "serve", closing)
-        store = messages = parts.message_store(settings.store, on_safe, starting.replayed)
+        messages = parts.message_store(settings.store, on_safe, starting.replayed)
         closing.callback(messages.close)
         audit, reopen_audit = open_audit(settings, closing)
         tls.start(audit)
@@ -83,7 +81,7 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
         local = StoreServer(hub, _wire(settings), {}, audit, has_gateway=True)
         judging.on_reload(_judge_again(serving, local, access))
         closing.push_async_callback(local.close, DRAIN_S)
-        hub.facts = ProcessFacts(settings, lambda: read_steps(serving, messages), serving.unready, messages.health)
+        hub.facts = ProcessFacts(settings, lambda: read_steps(serving, hub), serving.unready, messages.health)
         await listen_in_data_folder(local, settings.store.data)
 
         def tick() -> None:

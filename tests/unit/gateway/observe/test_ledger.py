@@ -18,7 +18,7 @@ def figures(bench: Bench) -> dict[str, float]:
     for _ in range(2):  # the first ends a count that was begun before
         bench.store.tick()
     found: dict[str, float] = {}
-    for figure, value in joined(read_steps(bench.broker, bench.store)):
+    for figure, value in joined(read_steps(bench.broker, bench.hub)):
         if isinstance(value, Mapping):
             numbers = {label: number for label, number in value.items() if not isinstance(number, Times)}
             found |= {f"{figure.name} {label}": number for label, number in numbers.items()}

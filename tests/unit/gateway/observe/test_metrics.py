@@ -36,7 +36,7 @@ def apart() -> bool:
 def registry_of(bench: Bench) -> CollectorRegistry:
     link = bench.wire.gateway if bench.wire is not None else None
     registry = CollectorRegistry()
-    registry.register(FigureCollector(lambda: read_steps(bench.broker, bench.store, link)))
+    registry.register(FigureCollector(lambda: read_steps(bench.broker, bench.hub, link)))
     return registry
 
 
@@ -104,18 +104,18 @@ def test_each_group_has_a_label(bench: Bench) -> None:
     bench.connect("publisher").publish("t/1", b"1")
     found = samples(bench)
     assert [found[f"group_lag{{group-{number}:t/#}}"] for number in range(200)] == [1] * 200
-    steps = list(read_steps(bench.broker, bench.store))
+    steps = list(read_steps(bench.broker, bench.hub))
     assert len(steps) > 2
     assert all(isinstance(value, dict) and len(value) <= GROUPS_AT_ONCE for step in steps[1:] for _, value in step)
 
 
 def test_what_was_read_is_the_readers_own(bench: Bench) -> None:
     bench.client().send(PingReq())
-    before = joined(read_steps(bench.broker, bench.store))
-    again = joined(read_steps(bench.broker, bench.store))
+    before = joined(read_steps(bench.broker, bench.hub))
+    again = joined(read_steps(bench.broker, bench.hub))
     bench.client().send(PingReq())
     assert again == before
-    assert joined(read_steps(bench.broker, bench.store)) != before
+    assert joined(read_steps(bench.broker, bench.hub)) != before
 
 
 def test_the_documentation_is_up_to_date() -> None:

@@ -54,7 +54,7 @@ def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def source(bench: Bench) -> LoopSource:
-    return LoopSource(lambda: read_steps(bench.broker, bench.store), bench.broker.unready)
+    return LoopSource(lambda: read_steps(bench.broker, bench.hub), bench.broker.unready)
 
 
 def get(app: AdminApp, page: str, method: str = "GET") -> tuple[str, str]:
