@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.commands.options import Config
 from penstock.commands.progress import shown
 from penstock.commands.store_check import Folder, Json, check_is_folder
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import PenstockError, SettingsError, UsageError
 
 if TYPE_CHECKING:
     from store.mending.restore import Restored
@@ -93,9 +94,12 @@ def restore(
             "--skip-bytes", min=0, help="More bytes than were stored since the backup; 0 if none were. Default: 1 GiB."
         ),
     ] = None,
+    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Create a data folder from a backup, with a new identity. No log_offset after the restored point is used again.
+
+    It warns if the settings have a tier.url: a start takes the table there over from the log that was backed up.
 
     Exit code: 0; 3 if the backup is damaged or lacks a file: the folder is there, without what the backup lacks, which
     is named, and a start serves all that is intact; 1 if it failed, and there is no folder.
@@ -104,6 +108,7 @@ def restore(
     from store.mending.restore import restore as bring_back
 
     at_ms = _unix_ms(at) if at is not None else None
+    tier_url = _tier_url(config)
     os.umask(0o077)
     with shown("restore") as on_progress:
         done = bring_back(target, folder, to, at_ms, SKIP_BYTES if skip_bytes is None else skip_bytes, on_progress)
@@ -123,9 +128,27 @@ def restore(
             f"identity {done.identity.hex()}"
         )
     _warn(target, done.missing)
+    if tier_url:
+        typer.echo(
+            f"{folder}: a start with tier.url {tier_url} takes the table there over, which then refuses the store that "
+            "was backed up; for a trial, set another tier.url or none",
+            err=True,
+        )
     if faults := list(_faults(done)):
         remedy = "another backup of this log may have it"
         raise RestoredInPart(f"{target}: is not whole: {'; '.join(faults)}; {folder} has all the rest; {remedy}")
+
+
+def _tier_url(config: Path | None) -> str:
+    """That a start would have. What is wrong with the environment is for that start to say: here it is no obstacle."""
+    from penstock.config.settings import load
+
+    try:
+        return load({}, os.environ, config).tier.url
+    except SettingsError:
+        if config is not None:
+            raise
+        return ""
 
 
 def _faults(done: "Restored") -> Iterator[str]:

@@ -253,6 +253,29 @@ def test_what_retention_dropped_between_two_backups_is_told(
     assert restore(target, tmp_path / "early", to=early.end, skip_bytes=SKIP).missing == []
 
 
+def test_who_restores_is_told_of_the_tier(
+    open_store: Stores, data: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table is taken over. Settings that are wrong are no obstacle, unless they were asked for."""
+    store = open_store()
+    publish(store, "t", b"one")
+    flushed(store)
+    backup(data, target)
+    words = "a start with tier.url s3://bucket/fleet takes the table there over"
+    config = tmp_path / "penstock.toml"
+    config.write_text('[tier]\nurl = "s3://bucket/fleet"\n')
+    assert command("restore", target, tmp_path / "1").stderr == ""
+    done = command("restore", target, tmp_path / "2", "--config", config)
+    assert (done.returncode, words in done.stderr, done.stderr.count("\n")) == (0, True, 1)
+    monkeypatch.setenv("PENSTOCK_TIER__URL", "s3://bucket/fleet")
+    assert words in command("restore", target, tmp_path / "3", "--json").stderr
+    monkeypatch.setenv("PENSTOCK_STORE__FLUSH", "now and then")
+    assert command("restore", target, tmp_path / "4").returncode == 0
+    refused = command("restore", target, tmp_path / "5", "--config", config)
+    assert (refused.returncode, "store.flush" in refused.stderr) == (2, True)
+    assert not (tmp_path / "5").exists()
+
+
 def test_damage_does_not_get_into_a_backup_that_was_intact(open_store: Stores, data: Path, target: Path) -> None:
     store = open_store()
     fill(store, 1)
