@@ -62,8 +62,6 @@ class Tier:
         self._refused: list[Then] = []  # are told so with the next tick: who asks again at once is held up
         self._newest = 0
         self.most_bytes = 1 << 20  # of the records of an answer: what a frame of the wire has room for
-        self.answers = 0
-        self.faults = 0
 
     # --- what it has
 
@@ -71,10 +69,6 @@ class Tier:
     def is_served(self) -> bool:
         """Whether a worker is connected."""
         return bool(self._idle or self._given)
-
-    @property
-    def workers(self) -> int:
-        return len(self._idle) + len(self._given)
 
     @property
     def seam(self) -> int:
@@ -95,14 +89,14 @@ class Tier:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is history that is to be read in the tier, as far as this store knows."""
+        """Whether the tier has history that the store reads there. Before the tier says where it begins: perhaps."""
         if self._policy == "disabled" or self._states.get(TIER_READER) is None:
             return False
         is_dropped = self._log.base > 0 and (self._first is None or self._first < self._log.first)
         return is_dropped or self._policy == "force"
 
     def has(self, log_offset: int) -> bool:
-        """Whether a place of the log is to be read in the tier."""
+        """Whether the store reads this log_offset in the tier."""
         return log_offset < self.seam and self.has_more
 
     # --- questions
@@ -119,7 +113,7 @@ class Tier:
         self._hand_out()
 
     def _hand_out(self) -> None:
-        """Give questions to workers that wait for one, in their order; without those that nobody can be answered."""
+        """Give questions to workers that wait for one, in their order. Those whose asker has no room stay."""
         if not self._idle or not self._waiting:
             return
         for number, asked in list(self._waiting.items()):
@@ -144,10 +138,6 @@ class Tier:
         given = self._given.pop(worker, None)
         if given is None or given[0] != number:
             return
-        if isinstance(answer, TierFault):
-            self.faults += 1
-        else:
-            self.answers += 1
         given[1].then(answer, records)
 
     def left(self, worker: Hashable) -> None:
@@ -170,7 +160,6 @@ class Tier:
         now_s = self._clock()
         refused, self._refused = self._refused, []
         for then in refused:
-            self.faults += 1
             then(TierFault(f"{MOST_WAITING} reads of the tier wait already; try again later"), b"")
         if self._waiting:
             self._hand_out()
@@ -195,5 +184,4 @@ class Tier:
         )
 
     def _fail(self, asked: _Asked, why: str) -> None:
-        self.faults += 1
         asked.then(TierFault(why), b"")

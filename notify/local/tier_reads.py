@@ -118,9 +118,9 @@ class TierReads:
             case TierFault(why):
                 return wire.Failed(FailureCode.UNAVAILABLE, why), b""
 
-    def goes_on(self, request: wire.Find, answer: WireMessage) -> WireMessage:
+    def goes_on(self, answer: WireMessage) -> WireMessage:
         """The log's answer to a search; where the log has no more, it goes on in the tier."""
-        if isinstance(answer, wire.Found) and not answer.before and self._tier.has_more and request.limit:
+        if isinstance(answer, wire.Found) and not answer.before and self._tier.has_more:
             return wire.Found(self._tier.seam, answer.count)
         return answer
 

@@ -138,7 +138,7 @@ def read(store: LocalStore, request: Question, limit_bytes: int) -> Answer:
                 return _got(_pending(messages, request), log_offset, limit_bytes)
             case wire.Find():
                 answer, records = _find(store, request, limit_bytes)
-                return store.tier_reads.goes_on(request, answer), records
+                return store.tier_reads.goes_on(answer), records
             case _:
                 return answer_of_log(store, request, limit_bytes)
     except NoSuchPosition as error:

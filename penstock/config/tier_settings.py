@@ -39,8 +39,8 @@ class TierSettings:
     vacuum_h: int = field(
         default=168,
         metadata={
-            "doc": "How long small files are kept that were merged into larger ones: so long a program may read a "
-            "version of the table that it has opened.",
+            "doc": "How many hours small files stay after they were merged into larger ones. A program can read the "
+            "version of the table that it has opened for as long.",
             "at_least": 1,
             "at_most": 8_760,
         },

@@ -71,10 +71,3 @@ class ReadCache:
     def _drop(self, name: Hashable) -> None:
         del self._found[name]
         self.used_bytes -= self._sizes.pop(name)
-
-    def clear(self) -> None:
-        """Forget everything; what is on its way is read, and not kept."""
-        with self._lock:
-            self._found.clear()
-            self._sizes.clear()
-            self.used_bytes = 0

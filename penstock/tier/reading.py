@@ -29,7 +29,7 @@ PART_LOG_BYTES: Final = 2 << 20
 
 class ReadPage(NamedTuple):
     """Messages in log format, their number, the log_offset to go on from, and the first one's queue_offset (-1: the
-    filter is no topic, or there is no message)."""
+    filter is no topic, there was a tag, or there is no message)."""
 
     records: bytes
     number: int
@@ -131,7 +131,7 @@ class TableReader:
         following, waited = self._fill(page, wanted)
         if following < stop:
             self._ahead.goes_on(before, waited, (topic_filter, tag, following), stop)
-        return page.taken(following, not has_wildcard(topic_filter))
+        return page.taken(following, not tag and not has_wildcard(topic_filter))
 
     def _fill(self, page: _Page, wanted: ScanQuestion) -> tuple[int, bool]:
         """The log_offset to go on from, and whether something had to be fetched."""

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+import pyarrow as pa
+
 from penstock.errors import PenstockError
 from penstock.store_client import StoreClient
 from penstock.tier.errors import TierError
@@ -32,6 +34,8 @@ log = logging.getLogger("penstock.tier")
 
 WORKERS: Final = 4
 PAUSE_S: Final = 0.5  # before a worker connects again
+DEFECTS: Final = (pa.ArrowException, ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
+"""What a question may raise that nobody thought of: a fault of ours, or of a table that others have written."""
 
 
 def answer_to(reader: TableReader, question: TierQuestion, limit_bytes: int) -> tuple[TierAnswer, bytes]:
@@ -54,6 +58,9 @@ def answer_to(reader: TableReader, question: TierQuestion, limit_bytes: int) -> 
     except TierError as error:
         log.error("a read of history fails: %s", error)
         return TierFault(str(error)), b""
+    except DEFECTS:  # a worker that ended would answer nobody any more
+        log.exception("a read of history fails: %s", question)
+        return TierFault("the tier cannot read this; its log says more"), b""
 
 
 class TierWorkers:
@@ -74,6 +81,7 @@ class TierWorkers:
     def stop(self) -> None:
         """The threads end with the process: one of them may wait for storage."""
         self._stopping.set()
+        self._reader.close()
 
     def _run(self) -> None:
         said = ""

@@ -9,7 +9,9 @@ import boto3
 import pytest
 
 from tests.support.server_process import ROOT
+from tests.support.store_process import StoreProcess
 from tests.tier.places import BUCKET, TablePlace, s3_options
+from tests.tier.tier_process import SMALL
 
 
 @pytest.fixture(scope="session")
@@ -47,3 +49,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> TablePlace:
         return TablePlace(str(tmp_path / "fleet"), {})
     endpoint = request.getfixturevalue("s3_endpoint")
     return TablePlace(f"s3://{BUCKET}/{tmp_path.parent.name}/{tmp_path.name}", s3_options(endpoint))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StoreProcess]:
+    """A store whose retention drops what is older than a moment."""
+    store = StoreProcess(tmp_path, settings=SMALL)
+    yield store
+    store.close()

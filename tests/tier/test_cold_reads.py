@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,6 @@ from tests.tier.places import TablePlace
 from tests.tier.tier_process import SMALL, Tier, oldest, wait_until
 
 FILTERS = ("#", "line/#", "line/1", "+/2", "line/+")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreProcess]:
-    store = StoreProcess(tmp_path, settings=SMALL)
-    yield store
-    store.close()
 
 
 @pytest.fixture
@@ -137,11 +131,21 @@ def test_after_a_start_of_the_store_the_tier_comes_back(store: StoreProcess, tie
         assert as_sent(list(client.read("#"))) == sent.messages
 
 
-@pytest.mark.catalogue("N51")
-def test_all_that_the_tier_has_is_read_there_if_that_is_wanted(tmp_path: Path, place: TablePlace, seed: int) -> None:
-    store = StoreProcess(tmp_path, settings=SMALL | {"tier.reads": "force"})
+@contextmanager
+def store_that_reads(policy: str, tmp_path: Path, place: TablePlace) -> Iterator[tuple[StoreProcess, Tier]]:
+    """A store with `tier.reads`, and its tier."""
+    store = StoreProcess(tmp_path, settings=SMALL | {"tier.reads": policy})
     tier = Tier(tmp_path / "tier.log", store, place, serves=True)
     try:
+        yield store, tier
+    finally:
+        tier.kill()
+        store.close()
+
+
+@pytest.mark.catalogue("N51")
+def test_all_that_the_tier_has_is_read_there_if_that_is_wanted(tmp_path: Path, place: TablePlace, seed: int) -> None:
+    with store_that_reads("force", tmp_path, place) as (store, tier):
         sent = Sent(store, seed)
         sent.more(100)
         wait_until(lambda: tier.has(100))
@@ -152,16 +156,11 @@ def test_all_that_the_tier_has_is_read_there_if_that_is_wanted(tmp_path: Path, p
                 as_sent(client.find("k3", limit=100))
                 == [each for number, each in enumerate(sent.messages) if number % 10 == 3][::-1]
             )
-    finally:
-        tier.kill()
-        store.close()
 
 
 @pytest.mark.catalogue("N51")
 def test_a_store_that_reads_no_tier_has_the_history_of_its_log(tmp_path: Path, place: TablePlace, seed: int) -> None:
-    store = StoreProcess(tmp_path, settings=SMALL | {"tier.reads": "disabled"})
-    tier = Tier(tmp_path / "tier.log", store, place, serves=True)
-    try:
+    with store_that_reads("disabled", tmp_path, place) as (store, _):
         sent = Sent(store, seed)
         while oldest(store) < 400_000:
             sent.more(50)
@@ -169,6 +168,3 @@ def test_a_store_that_reads_no_tier_has_the_history_of_its_log(tmp_path: Path, p
             found = as_sent(list(client.read("#")))
         assert 0 < len(found) < len(sent.messages)
         assert found == sent.messages[-len(found) :]
-    finally:
-        tier.kill()
-        store.close()

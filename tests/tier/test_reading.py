@@ -11,8 +11,9 @@ from penstock.columns import NOT_HISTORY
 from penstock.tier.errors import ObjectMissing
 from penstock.tier.history import TableHistory
 from penstock.tier.objects import ObjectFolder
-from penstock.tier.reading import KeyQuestion, ScanQuestion, TableReader
+from penstock.tier.reading import KeyQuestion, RecordsThere, ScanQuestion, TableReader
 from penstock.tier.table import TierTable, WrittenLog
+from penstock.tier.workers import answer_to
 from store.records._records import RecordBatch, verify
 from store.records.compression import compressed
 from store.records.records import (
@@ -25,6 +26,7 @@ from store.records.records import (
     read_records,
 )
 from store.topics import matches
+from store.wire.tier_messages import ReadPlaces, TierFault
 from tests.tier.logs import FIRST, NOON_MS, START, pieces, stamped
 from tests.tier.places import TablePlace
 
@@ -126,6 +128,7 @@ def test_only_messages_with_a_tag(tmp_path: Path) -> None:
     reader = written(TablePlace(str(tmp_path / "t"), {}), log)
     expected = [each for each in history(log) if decode_attributes(each.attributes).get(Attribute.TAG) == b"red"]
     assert list(scanned(reader, ScanQuestion("a", 0, FAR, "red"), max_bytes=1)) == expected
+    assert reader.scan(ScanQuestion("a", 0, FAR, "red"), 1 << 20, 1 << 20).queue_offset == -1  # they are not adjacent
 
 
 def test_a_compressed_payload_comes_plain(tmp_path: Path) -> None:
@@ -261,3 +264,15 @@ def test_nothing_is_there_yet(tmp_path: Path) -> None:
         reader.scan(ScanQuestion("#", 0, FAR), 1 << 20, 1 << 20)
     TierTable.open(ObjectFolder(place.url, place.options), WrittenLog(FIRST, START, FAR))
     assert reader.scan(ScanQuestion("#", 0, FAR), 1 << 20, 1 << 20).next == FAR
+
+
+def test_a_question_that_cannot_be_read_ends_no_worker(tmp_path: Path) -> None:
+    class Broken(TableReader):
+        def at(self, log_offsets: list[int], limit_bytes: int) -> RecordsThere:
+            raise IndexError("what nobody thought of")
+
+    history = TableHistory(ObjectFolder(str(tmp_path / "t")), 1 << 20)
+    assert answer_to(Broken(history), ReadPlaces([64]), 1 << 20) == (
+        TierFault("the tier cannot read this; its log says more"),
+        b"",
+    )

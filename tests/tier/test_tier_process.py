@@ -33,13 +33,6 @@ KILLS = 6
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreProcess]:
-    store = StoreProcess(tmp_path, settings=SMALL)
-    yield store
-    store.close()
-
-
-@pytest.fixture
 def tier(tmp_path: Path, store: StoreProcess, place: TablePlace) -> Iterator[Tier]:
     tier = Tier(tmp_path / "tier.log", store, place)
     yield tier
