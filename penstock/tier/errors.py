@@ -56,6 +56,17 @@ class TornCommit(TierError):
         )
 
 
+class FilesUnseen(TierError):
+    """The files of the table are not those that its newest commit counts. Nothing is written to it, or read there."""
+
+    def __init__(self, url: str, version: int, stated: int, seen: int) -> None:
+        super().__init__(
+            f"{url}: version {version} has {stated} files and {seen} are seen: the storage gave a wrong answer; it is "
+            "tried again. If this stays, a checkpoint is wrong: delete _delta_log/_last_checkpoint and the newest "
+            "_delta_log/*.checkpoint.parquet"
+        )
+
+
 class NotOurTable(TierError):
     """Something else lies at the URL."""
 

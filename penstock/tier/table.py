@@ -17,7 +17,7 @@ from deltalake import DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from penstock.tier.commits import TableView, commit_path, properties
+from penstock.tier.commits import NO_CHECKPOINT, TableView, commit_path, properties
 from penstock.tier.counters import MOST_RECENT, QueueCounters
 from penstock.tier.counts import counts_of
 from penstock.tier.data_files import DataFile, decoding, listed_files
@@ -191,7 +191,10 @@ class TierTable:
             return self._view.table.metadata().configuration.get(_REMOVED, REMOVED_BY_DEFAULT) == wanted
 
         def put() -> int:
-            self._view.table.alter.set_table_properties({_REMOVED: wanted}, commit_properties=properties([], 1))
+            stated = properties([], 1, self._view.files)
+            self._view.table.alter.set_table_properties(
+                {_REMOVED: wanted}, commit_properties=stated, post_commithook_properties=NO_CHECKPOINT
+            )
             return self._view.table.version()
 
         if not is_kept():
@@ -223,6 +226,16 @@ class TierTable:
         else:
             raise StorageUnreachable(self._objects.url, f"other commits were quicker {MOST_COLLISIONS} times")
         self._settle_commit(version)
+        if (version + 1) % COMMITS_PER_CHECKPOINT == 0:
+            self._make_checkpoint()
+
+    def _make_checkpoint(self) -> None:
+        """Of the newest version. If it fails, the next one stands for more commits."""
+        try:
+            self._look()
+            self._view.make_checkpoint()
+        except TierError as error:
+            log.warning("a checkpoint of the table is made later: %s", error)
 
     def _settle_commit(self, version: int) -> None:
         """See to it that the newest commit outlives a power cut: then the log may drop what the table has."""
@@ -247,9 +260,15 @@ class TierTable:
 
     def _put(self, changes: Sequence[AddAction | RemoveAction], transactions: list[Transaction]) -> int:
         """Commit behind the version that was seen last. Returns the new version."""
-        stated = properties(transactions, len(changes))
+        removed = sum(isinstance(change, RemoveAction) for change in changes)
+        stated = properties(transactions, len(changes), self._view.files + len(changes) - 2 * removed)
         self._view.table.create_write_transaction(
-            list(changes), "append", self._schema, _PARTITION, commit_properties=stated
+            list(changes),
+            "append",
+            self._schema,
+            _PARTITION,
+            commit_properties=stated,
+            post_commithook_properties=NO_CHECKPOINT,
         )
         return self._view.table.version() + 1
 
@@ -274,10 +293,13 @@ class TierTable:
         if own_from < end:
             raise LogBehindTable(self._objects.url, end, f"has records of its own from {own_from} on")
         logs = {**logs, ours.identity: end}
-        stated = properties([Transaction(ours.identity, end)], 1)
+        stated = properties([Transaction(ours.identity, end)], 1, self._view.files)
         with self._objects.failures(self._objects.url):
             self._view.table.alter.set_table_properties(
-                {_LOGS: _listed(logs)}, raise_if_not_exists=False, commit_properties=stated
+                {_LOGS: _listed(logs)},
+                raise_if_not_exists=False,
+                commit_properties=stated,
+                post_commithook_properties=NO_CHECKPOINT,
             )
         self._look()
 
@@ -377,7 +399,7 @@ def _made(objects: ObjectFolder, written: WrittenLog, seed: Iterable[tuple[bytes
         counters = QueueCounters()
         counters.raise_to(queues.keys(), queues.values())
         objects.put(_snapshot_name(written.first, written.identity), counters.snapshot())
-    stated = properties([Transaction(written.identity, written.first)], 2)
+    stated = properties([Transaction(written.identity, written.first)], 2, 0)
     with objects.failures(objects.url):
         return DeltaTable.create(
             objects.delta_url,

@@ -19,7 +19,7 @@ from loadtest.chaos.wire import Wire
 SLOW_PIECE_BYTES, SLOW_PIECE_S = 4096, 0.1
 PAGE = b"<html><body>Please log in to this network.</body></html>"
 
-_END = b"\r\n\r\n"
+END = b"\r\n\r\n"
 
 
 class Mood(Enum):
@@ -77,7 +77,7 @@ class StorageWire(Wire):
         self._writers.add(writer)
         mood, changed = self._mood, self._changed
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            head = await reader.readuntil(_END)
+            head = await reader.readuntil(END)
             body = await reader.readexactly(_length_of(head))
             data = await self._answer(mood, head, body)
             self.answered[mood] += 1
@@ -136,13 +136,13 @@ def answer(status: str, body: bytes) -> bytes:
 
 def wrong(data: bytes, is_page: bool) -> bytes:
     """In place of an answer: a page, or the first half of what was asked for as if that were all."""
-    _, _, body = data.partition(_END)
+    _, _, body = data.partition(END)
     return answer("200 OK", body[: len(body) // 2] if len(body) > 1 and not is_page else PAGE)
 
 
 def cut(data: bytes) -> bytes:
     """An answer as far as the middle of its body; without a body, of its head."""
-    head, end, body = data.partition(_END)
+    head, end, body = data.partition(END)
     return head + end + body[: len(body) // 2] if body else data[: len(data) // 2]
 
 
