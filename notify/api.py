@@ -161,9 +161,9 @@ class Past(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Messages in the order of the log, and the log_offset to go on from; behind the last page that is `stop`."""
+    """Records in the order of the log, and the log_offset to go on from; behind the last page that is `stop`."""
 
-    messages: list[Past]
+    records: bytes
     next: int
 
 
@@ -200,9 +200,9 @@ def page_of(answer: object, records: bytes, start: int) -> Page | None:
     """The page that an answer to a Scan from `start` on is; an empty one that ends there: the store has it, but cannot
     read it now. None: it has no such position."""
     if isinstance(answer, Scanned):
-        return Page(pasts_of(records), answer.next)
+        return Page(records, answer.next)
     is_later = isinstance(answer, Failed) and answer.code == FailureCode.UNAVAILABLE
-    return Page([], start) if is_later else None
+    return Page(b"", start) if is_later else None
 
 
 # --- what a store is asked

@@ -74,7 +74,7 @@ class Deliverer:
         self._turn = core.turn
         self._queues, self._sessions, self._history = core.store.queues, core.store.sessions, core.store.history
         self._settings = core.settings
-        self.replays = Replays(core, exchange, self.room)
+        self.replays = Replays(core, exchange, expander, self.room)
         self._exchange = exchange
         self._expander = expander
         self._moved: set[Queue] = set()  # LIVE queues whose readers may have come further since settle()
@@ -279,7 +279,11 @@ class Deliverer:
             if session.listings:
                 return False
             if session.replays:
-                self.replays.go_on(session)
+                outcome = self.replays.go_on(session)
+                if outcome == DONE:
+                    continue
+                if outcome == BLOCKED and not session.inflight.blocked:
+                    self._waiting_safe.add(session)
                 return False
             pending = self._pending(session)
             if not pending:

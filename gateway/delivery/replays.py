@@ -1,8 +1,10 @@
 """Replay of what no queue has all of (`+/x`, `#`, `a/+/c`): read from the log by pages, then on to live ones.
 
 One page is asked for once the page before it is on its way to the client, so a replay takes no more memory than a page.
-It ends with its connection. What the session's queues have waits for it. A session that was away, or slow, for longer
-than the log keeps goes on by the same pages, which the tier has: then its position waits for them.
+A page is sent as a queue's range is; but messages that stay in flight when the connection ends are sent one by one,
+since the log is told of them. A replay ends with its connection. What the session's queues have waits for it. A session
+that was away, or slow, for longer than the log keeps goes on by the same pages, which the tier has: then its position
+waits for them.
 """
 
 from __future__ import annotations
@@ -13,15 +15,22 @@ from operator import attrgetter
 from typing import Final
 
 from gateway.delivery.exchange import Exchange
+from gateway.delivery.expander import Expander
+from gateway.mqtt._mqtt import BLOCKED, DONE, SESSION, Reader
 from gateway.mqtt.packets import Subscribe
 from gateway.sessions.core import Core
 from gateway.sessions.session import HeldMessage, HistoryReplay, Session
-from notify.api import Page, Past, SoughtPosition
+from lightqueue.queues._queues import LIVE, Queue
+from notify.api import Page, Past, SoughtPosition, pasts_of
+from store.records._records import Records, records_from
+from store.records.records import RecordFlag
 from store.topics import matches
 
 FROM_PROPERTY = "penstock-from"
 WITHOUT_HISTORY = ("now", "latest")
 
+COMPRESSED: Final = int(RecordFlag.COMPRESSED)
+NO_STOP: Final = (1 << 64) - 1  # log_offset
 ASK_AGAIN_S: Final = 1.0  # for history that cannot be read now
 
 
@@ -39,11 +48,14 @@ def reads_history(subscribe: Subscribe) -> bool:
 class Replays:
     """The rules of replaying; sessions own which replays go on."""
 
-    def __init__(self, core: Core, exchange: Exchange, room: Callable[[list[Session]], object]) -> None:
+    def __init__(
+        self, core: Core, exchange: Exchange, expander: Expander, room: Callable[[list[Session]], object]
+    ) -> None:
         """`room` is told of sessions that can take more than before."""
         self._store = core.store
         self._turn = core.turn
         self._exchange = exchange
+        self._expander = expander
         self._room = room
         self._soon = core.scheduler.soon
         self._later = core.scheduler.later
@@ -74,16 +86,39 @@ class Replays:
         self._room([session])
         self._turn.request()
 
-    def go_on(self, session: Session) -> None:
-        """Everything that was read is on its way: read more, of what stands furthest back."""
-        if any(each.asked for each in session.replays):
-            return
+    def go_on(self, session: Session) -> int | None:
+        """Send more of a page that has come. Once everything that was read is on its way, read more, of what stands
+        furthest back. An outcome of Link.deliver(); None: what comes next is on its way, or there is no more.
+        """
+        for replay in session.replays:
+            if replay.page is not None:
+                return self._send(session, replay, *replay.page)
+            if replay.asked:
+                return None
         replay = min(session.replays, key=attrgetter("next"))
         replay.reached = replay.next
         if replay.next >= replay.stop:
             self.end(session, replay)
         else:
             self._ask(session, replay)
+        return None
+
+    def _send(self, session: Session, replay: HistoryReplay, reader: Reader, records: Records) -> int | None:
+        """Send what the client takes of a page, by the compiled path."""
+        found = records
+        if records.flags & COMPRESSED:
+            plain = self._expander.for_session(session, records, start=reader.position)
+            if plain is None:
+                return None
+            found = plain
+        outcome = session.connection.deliver([reader], [found], self._store.queues.safe)
+        if outcome == SESSION:
+            outcome = DONE if self._exchange.send_next(session, [reader], [found], NO_STOP) else BLOCKED
+        if reader.position >= records.next:
+            replay.page = None
+            if replay.next >= replay.stop:
+                self.end(session, replay)
+        return outcome
 
     def _ask(self, session: Session, replay: HistoryReplay) -> None:
         replay.asked = True
@@ -93,25 +128,34 @@ class Replays:
     def _came(self, session: Session, replay: HistoryReplay, page: Page | None) -> None:
         if session.link is None or replay not in session.replays:
             return
-        if page is not None and not page.messages and page.next <= replay.next:  # it cannot be read now
+        if page is not None and not page.records and page.next <= replay.next:  # it cannot be read now
             self._later(ASK_AGAIN_S, partial(self._ask_again, session, replay))
             return
         replay.asked = False
         if page is None:  # what it stood at is not kept any more
-            page = Page([], replay.stop)
+            page = Page(b"", replay.stop)
         replay.next = max(page.next, replay.next)
+        if page.records and not replay.resumes and not (session.expiry_s and replay.subscription.qos):
+            records = records_from(page.records, 0)
+            queue = Queue(b"", LIVE, next_offset=records.next)
+            replay.page = session.reader_of(queue, replay.subscription), records
+        else:
+            self._put_off(session, replay, page)
+        session.connection.behind = session.has_something_first
+        self._room([session])
+        self._turn.request()
+
+    def _put_off(self, session: Session, replay: HistoryReplay, page: Page) -> None:
+        """Have messages sent one by one, as those have to be of which the log is told."""
         make = partial(_resumed, self._queue_qos0) if replay.resumes else _outgoing
-        found = list(make(session, replay, page.messages))
-        if page.next >= replay.stop:
+        found = list(make(session, replay, pasts_of(page.records)))
+        if replay.next >= replay.stop:
             if replay.lost:
                 session.connection.misses(replay.lost)
                 replay.lost = 0
             if not replay.resumes:
                 session.replays = [each for each in session.replays if each is not replay]
         self._exchange.put_off(session, found)
-        session.connection.behind = session.has_something_first
-        self._room([session])
-        self._turn.request()
 
     def _ask_again(self, session: Session, replay: HistoryReplay) -> None:
         if session.link is not None and replay in session.replays:

@@ -16,7 +16,9 @@ from gateway.mqtt._inflight import Inflight
 from gateway.mqtt._mqtt import Reader
 from gateway.sessions.connection import Connection
 from gateway.sessions.group_subscription import GroupSubscription
+from lightqueue.queues._queues import Queue
 from lightqueue.reading.following import Followed
+from store.records._records import Records
 from store.state.changes import Sent, SubscriptionState, WillState
 from store.state.sessions import SessionState
 
@@ -86,6 +88,7 @@ class HistoryReplay:
     resumes: bool = False  # the session has a right to it: it was away, or slow, for longer than the log keeps
     asked: bool = False  # for the next page
     lost: int = 0  # messages in front of the next one that are lost
+    page: tuple[Reader, Records] | None = None  # a page that is on its way, and how far it is sent
     start: int = field(init=False)
     reached: int = field(init=False)  # log_offset before which everything is on its way
 
@@ -174,20 +177,25 @@ class Session:
         return [self._read(each, subscription, start, key) for each, key in zip(followed, keys, strict=False)]
 
     def _read(self, followed: Followed, subscription: SubscriptionState, start: int, key: str) -> Reader:
-        reader = Reader(followed.queue, self, subscription.topic_filter)
+        reader = self.reader_of(followed.queue, subscription)
         reader.position = followed.position
         reader.only_live = followed.only_live
         reader.since = reader.reached = start
-        reader.qos = subscription.qos
-        reader.no_local = subscription.no_local
-        reader.retain_as_published = subscription.retain_as_published
-        reader.subscription_id = subscription.subscription_id
-        reader.link = self.link
         if isinstance(self.readers, dict):
             self.readers[key] = reader
         else:
             self.readers = {**self.readers, key: reader} if self.readers else OneReader(key, reader)
         self._mark_alone(reader)
+        return reader
+
+    def reader_of(self, queue: Queue, subscription: SubscriptionState) -> Reader:
+        """One that reads a queue from its beginning as a subscription wants it."""
+        reader = Reader(queue, self, subscription.topic_filter)
+        reader.qos = subscription.qos
+        reader.no_local = subscription.no_local
+        reader.retain_as_published = subscription.retain_as_published
+        reader.subscription_id = subscription.subscription_id
+        reader.link = self.link
         return reader
 
     def readers_of(self, topic_filter: str) -> list[Reader]:

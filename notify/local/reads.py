@@ -7,7 +7,7 @@ from collections.abc import Callable
 from lightqueue.errors import NoSuchPosition
 from lightqueue.message_store import MessageStore
 from lightqueue.queues.retained_search import find_retained, heads_found
-from notify.api import HISTORY_PAGE_BYTES, Page, RetainedMessage, RetainedPage, SoughtPosition, page_of, pasts_of
+from notify.api import HISTORY_PAGE_BYTES, Page, RetainedMessage, RetainedPage, SoughtPosition, page_of
 from notify.local.tier_reads import Past, TierReads
 from store.errors import StoreError
 from store.wire import messages as wire
@@ -88,7 +88,7 @@ class LocalHistory:
                 found = scan(
                     self._messages, ScanQuery(topic_filter, start, stop), HISTORY_PAGE_BYTES, HISTORY_PAGE_BYTES << 10
                 )
-                page = Page(pasts_of(found.records), found.next)
+                page = Page(found.records, found.next)
             except (NoSuchPosition, StoreError):
                 page = None
             then(page)

@@ -162,9 +162,10 @@ class LocalQueues:
     def follow(
         self, topic_filter: str, start: int, history: bool, spills: bool, then: Callable[[list[Followed]], None]
     ) -> None:
-        followed = follow(self._messages, topic_filter, start, history, spills)
-        if history and self._tier_reads.has(start):
-            followed[0] = followed[0]._replace(begins=self._messages.log.first)
+        begins = self._tier_reads.seam if history and self._tier_reads.has(start) else 0
+        followed = follow(self._messages, topic_filter, max(start, begins) if begins else start, history, spills)
+        if begins:
+            followed[0] = followed[0]._replace(begins=begins)
         for each in followed:
             self._hub.followers.follow(self._member, each.queue, each.position)
         then(followed)

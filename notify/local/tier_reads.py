@@ -133,8 +133,8 @@ class TierReads:
         return None
 
     def has(self, log_offset: int) -> bool:
-        """Whether there may be messages from a place on that the log does not have, but the tier."""
-        return 0 <= log_offset < self._messages.log.first and self._tier.has_more
+        """Whether messages from a place on are to be read in the tier, if there are any."""
+        return 0 <= log_offset < self._tier.seam and self._tier.has_more
 
     # --- messages by their places
 

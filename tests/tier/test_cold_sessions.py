@@ -8,6 +8,8 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from gateway.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
 from gateway.mqtt.reason_codes import ReasonCode
@@ -15,7 +17,7 @@ from store.files.segment import segment_paths
 from tests.support.apart_server import ApartServer
 from tests.support.mqtt_packet_client import Device
 from tests.support.server_process import PenstockServer, ServeOptions
-from tests.tier.tier_process import SMALL
+from tests.tier.tier_process import SMALL, wait_until
 
 DAY_S = 86_400
 
@@ -144,3 +146,33 @@ def test_a_slow_subscriber_that_retention_has_passed_misses_nothing(
     publishing.until_dropped()
     got = slow.take(len(publishing.sent))
     assert got == publishing.sent
+
+
+@pytest.mark.catalogue("N51")
+@pytest.mark.parametrize("topic_filter", ["line/#", "line/+/temp", "line/1/temp"])
+def test_a_replay_reads_what_the_tier_has_there_if_that_is_wanted(tmp_path: Path, topic_filter: str) -> None:
+    table = tmp_path / "fleet"
+    settings = {"tier.url": str(table), "tier.commit_s": 1, "tier.reads": "force"}
+    server = PenstockServer(tmp_path / "data", tmp_path / "log", ServeOptions(settings=settings))
+    try:
+        publishing = Publishing(server)
+        publishing.more(30)
+        wait_until(lambda: rows_in(table) == 30)
+        publishing.more(3)
+        expected = [each for each in publishing.sent if each[0] == "line/1/temp" or not topic_filter.count("1")]
+        away = [path.rename(path.with_suffix(".away")) for path in table.glob("day=*/*.parquet")]
+        subscriber = Subscriber(server, "history", expiry_s=0)
+        assert subscriber.device.subscribe(topic_filter, 1, "earliest") == ReasonCode.GRANTED_QOS_1
+        wait_until(lambda: "a read of history fails" in (tmp_path / "log").read_text())
+        for path in away:
+            path.rename(path.with_suffix(".parquet"))
+        assert subscriber.take(len(expected)) == expected
+    finally:
+        server.kill()
+
+
+def rows_in(table: Path) -> int:
+    try:
+        return int(DeltaTable(table).to_pyarrow_table(columns=["log_offset"]).num_rows)
+    except TableNotFoundError:
+        return 0

@@ -32,7 +32,7 @@ cdef int deliver_alone(Link link, Reader reader, Records records, uint64_t safe,
     cdef int outcome, qos
     while at < records.count and records.items[at].log_offset < stop:
         record = records.items[at]
-        lost = 0 if at else lost_in_front(record)
+        lost = lost_in_front(record)    # in a page of history more than the first one may say so
         qos = min(<int>(record.flags & FLAG_QOS), reader.qos)
         if wants(reader, record) and not (qos == 0 and record.log_offset < reader.skip_qos0_before):
             outcome = put_next(link, record, qos, reader.retain_as_published, &reader.subscription_id, id_count, lost, safe,
