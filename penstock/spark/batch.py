@@ -20,10 +20,12 @@ from pyspark.sql.datasource import (
 from penstock.spark.columns import joined, plain_names
 from penstock.spark.errors import IndexUnreadable
 from penstock.spark.folder import LogFolder
-from penstock.spark.logs import Log, opened
+from penstock.spark.log_and_tier import LogAndTier
+from penstock.spark.logs import opened
 from penstock.spark.options import At, Request
 from penstock.spark.queue_offsets import index_of
-from penstock.spark.reading import LogRange, locate, plan, rows
+from penstock.spark.ranges import LogRange, TierRange
+from penstock.spark.reading import locate, parts_of, plan, plan_tier, rows, tier_rows
 from penstock.spark.remote import RemoteLog
 from penstock.spark.selecting import Selected, select, selected_rows
 from penstock.spark.topic_ranges import OfTopics, choose, topic_rows
@@ -41,13 +43,17 @@ class Plan:
     parts: tuple[InputPartition, ...]
     why: str
     range_bytes: int
+    tier_bytes: int = 0  # of the range, which the log does not have any more
 
     def __str__(self) -> str:
         """One line for people."""
         scanned = sum(part.end - part.start for part in self.parts if isinstance(part, LogRange))
-        ways = [f"read by place ({self.why})"] if scanned < self.range_bytes else []
+        in_log = self.range_bytes - self.tier_bytes
+        ways = [f"read by place ({self.why})"] if scanned < in_log else []
+        if self.tier_bytes:
+            ways.insert(0, f"read {self.tier_bytes:,} bytes in the tier")
         if scanned or not ways:
-            ways.append(f"scan {scanned:,} bytes" + ("" if ways else f" ({self.why})"))
+            ways.append(f"scan {scanned:,} bytes" + ("" if scanned < in_log else f" ({self.why})"))
         return f"{', '.join(ways)} of {self.range_bytes:,} bytes of the log, in {len(self.parts)} partitions"
 
 
@@ -66,16 +72,30 @@ class BatchReader(DataSourceReader):
         """Decide which ranges and topics are read, and how."""
         with ExitStack() as opening:
             log = opening.enter_context(opened(self.request))
+            # First of all: an index knows of a record near the log's end.
             index = _index_for(log, self.request, opening) if isinstance(log, LogFolder) else None
-            start, end = self.range_of(log)
-            if isinstance(log, LogFolder):
-                choice = select(log, self.request, index, start, end)
-            else:
-                choice = choose(log, self.request, start, end)
-            scanned = plan(log, choice.scanned_from, end, self.request)
-        return Plan((*choice.selected, *scanned), choice.why, end - start)
+            history = LogAndTier(log, self.request)
+            start, end = self.range_of(history)
+            while True:
+                found = self._planned(history, index, (start, history.seam(start, end), end))
+                if history.seam(start, end) == start + found.tier_bytes:
+                    return found
+                # Retention has dropped some of it meanwhile, and what is there was counted from behind that.
 
-    def range_of(self, log: Log) -> tuple[int, int]:
+    def _planned(self, history: LogAndTier, index: Index | None, places: tuple[int, int, int]) -> Plan:
+        """`places`: where it begins, where the log takes over, and where it ends."""
+        log, request = history.log, self.request
+        start, seam, end = places
+        cold = plan_tier(history, start, seam, parts_of(seam - start, request, end - start))
+        if isinstance(log, LogFolder):
+            choice = select(log, request, index, seam, end)
+        else:
+            choice = choose(log, request, seam, end)
+        first = choice.scanned_from
+        scanned = plan(log, first, end, parts_of(end - first, request, end - first + seam - start))
+        return Plan((*cold, *choice.selected, *scanned), choice.why, end - start, seam - start)
+
+    def range_of(self, log: LogAndTier) -> tuple[int, int]:
         """The log_offsets [start, end) to read."""
         request = self.request
         start = locate(log, request.starting or At(), fail_on_data_loss=request.fail_on_data_loss)
@@ -89,6 +109,8 @@ class BatchReader(DataSourceReader):
     def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Selected):
             return selected_rows(self.request, self.schema, partition)
+        if isinstance(partition, TierRange):
+            return tier_rows(self.request, self.schema, partition)
         if isinstance(partition, OfTopics):
             return self._topic_rows(partition)
         # Spark makes up a partition if there is nothing to read.
@@ -97,7 +119,7 @@ class BatchReader(DataSourceReader):
     def _topic_rows(self, partition: OfTopics) -> Iterator[pa.RecordBatch]:
         with opened(self.request) as log:
             assert isinstance(log, RemoteLog)
-            yield from topic_rows(log, self.request, self.schema, partition)
+            yield from topic_rows(log, LogAndTier(log, self.request), self.request, self.schema, partition)
 
 
 def _index_for(log: LogFolder, request: Request, copies: ExitStack) -> Index | None:
@@ -130,7 +152,7 @@ class PushingReader(BatchReader):
                 self._bound(condition)
             yield condition
 
-    def range_of(self, log: Log) -> tuple[int, int]:
+    def range_of(self, log: LogAndTier) -> tuple[int, int]:
         start, end = super().range_of(log)
         if start < self.least < end:
             start = max(start, log.nearest(self.least))

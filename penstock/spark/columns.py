@@ -26,10 +26,11 @@ class TopicChoice:
         if not len(messages):
             return messages
         topics, numbers = messages.distinct_topics()
-        wanted = np.fromiter(map(self._wanted, topics), np.bool_, len(topics))
+        wanted = np.fromiter(map(self.is_wanted, topics), np.bool_, len(topics))
         return messages if wanted.all() else messages.where(wanted[numbers])
 
-    def _wanted(self, topic: bytes) -> bool:
+    def is_wanted(self, topic: bytes) -> bool:
+        """By its name in the log."""
         known = self._known.get(topic)
         if known is None:
             if len(self._known) >= MOST_TOPICS_REMEMBERED:

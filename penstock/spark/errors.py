@@ -62,6 +62,10 @@ class DataLost(SparkSourceError):
         return cls(f"{path}: what stood at log_offset {log_offset} was damaged and is in quarantine")
 
 
+class TierUnreadable(SparkSourceError):
+    """The table that the option `tier` names cannot be read, or is of another log."""
+
+
 class AnotherLog(SparkSourceError):
     """A checkpoint belongs to another log than the one that is read."""
 

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from penstock.columns import COLUMNS
 from penstock.spark.errors import DataLost, ExportUnusable, SparkSourceError
 from penstock.spark.folder import LogFolder
+from penstock.spark.log_and_tier import LogAndTier
 from penstock.spark.manifest import (
     FILES,
     ExportManifest,
@@ -75,7 +76,7 @@ class Export:
 
     def _steps(self, log: LogFolder, start: int, end: int) -> Iterator[tuple[int, int]]:
         try:
-            start = check_position(log, start, fail_on_data_loss=not self.allow_gap)
+            start = check_position(LogAndTier(log), start, fail_on_data_loss=not self.allow_gap)
         except DataLost as error:
             raise ExportUnusable(
                 self.target, f"{str(error).split(';')[0]}; --allow-gap goes on behind what is gone"

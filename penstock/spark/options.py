@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.util import find_spec
 
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.topics import validate_topic_filter, validate_topic_name
@@ -51,6 +52,7 @@ class Request:
     store: StoreAccess | None = None  # the store to read, instead of the folder `path`
     consumer_name: str = ""  # the name under which the store shows the stream's position
     only_topics: frozenset[bytes] | None = None  # topics that Spark pushed down, by names of the log
+    tier: str | None = None  # where the table of the tier is, if it is read too
     names: Namespace = DEFAULT  # names for the rows; topic filters are by names of the log
 
     @property
@@ -98,6 +100,7 @@ OPTIONS = (
     "pushFilters",
     "consumerName",
     "namespace",
+    "tier",
     *CONNECTION_OPTIONS,
 )
 
@@ -124,6 +127,7 @@ def parse_options(options: Mapping[str, str]) -> Request:
         store=store,
         consumer_name=_consumer_name(given, store),
         names=names or DEFAULT,
+        tier=_tier(given.get("tier")),
     )
 
 
@@ -134,6 +138,17 @@ def _path(path: str) -> str:
             'or the address of a store, such as load("penstock://localhost:7700")'
         )
     return os.path.abspath(path.removeprefix("file://"))  # as the driver resolves it: workers may run elsewhere
+
+
+def _tier(url: str | None) -> str | None:
+    """The URL as the driver resolves it. Its storage is asked when something is read there."""
+    if url is None:
+        return None
+    if not url:
+        raise BadSparkOption("tier: is empty; give it what `tier.url` of the store says, or leave it out")
+    if any(find_spec(name) is None for name in ("deltalake", "obstore")):
+        raise BadSparkOption("tier: needs `pip install penstock[spark,tier]` for the Python of driver and workers")
+    return url if is_address(url) else os.path.abspath(url.removeprefix("file://"))
 
 
 def _consumer_name(given: Mapping[str, str], store: StoreAccess | None) -> str:

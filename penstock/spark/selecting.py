@@ -16,7 +16,9 @@ from pyspark.sql.datasource import InputPartition
 from lightqueue.queues._queues import Queue
 from lightqueue.queues.table import QueueTable
 from penstock.spark.columns import record_batch
+from penstock.spark.errors import DataLost
 from penstock.spark.folder import PIECE_BYTES, LogFolder
+from penstock.spark.log_and_tier import LogAndTier
 from penstock.spark.options import Request
 from penstock.spark.queue_offsets import queues_of
 from penstock.spark.reading import parts_of
@@ -149,12 +151,28 @@ def _places(first: int, pack: bytes) -> NDArray[np.void]:
 
 
 def selected_rows(request: Request, schema: pa.Schema, wanted: Selected) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition."""
+    """The rows of a partition. Raises DataLost if some are kept neither in the log nor in the tier, unless data may be
+    lost.
+    """
     log = LogFolder(request.path)
+    history = LogAndTier(log, request)
     places = np.frombuffer(wanted.places, PLACE)
-    piece = np.cumsum(places["size"], dtype=np.int64) // PIECE_BYTES
-    for some in np.split(places, np.flatnonzero(np.diff(piece)) + 1):
-        offsets, sizes = np.ascontiguousarray(some["log_offset"]), np.ascontiguousarray(some["size"])
-        messages, kept = log.messages_at(offsets, sizes, not request.fail_on_data_loss)
-        if len(messages):
-            yield record_batch(messages, schema, pa.array(some["queue_offset"][kept]))
+    offsets = places["log_offset"]
+
+    def of_log(start: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        left = places[(offsets >= start) & (offsets < end)]
+        piece = np.cumsum(left["size"], dtype=np.int64) // PIECE_BYTES
+        for some in np.split(left, np.flatnonzero(np.diff(piece)) + 1):
+            at, sizes = np.ascontiguousarray(some["log_offset"]), np.ascontiguousarray(some["size"])
+            messages, kept = log.messages_at(at, sizes, not request.fail_on_data_loss)
+            if not kept.all() and history.has_tier and at[0] < log.base():
+                raise DataLost(f"{log.path}: log_offset {at[0]} is not kept any more")  # the tier has it
+            if len(messages):
+                batch = record_batch(messages, schema, pa.array(some["queue_offset"][kept]))
+                yield batch, int(some["log_offset"][-1]) + 1
+
+    def of_tier(start: int, end: int) -> Iterator[pa.RecordBatch]:
+        return history.tier.rows(request, schema, history.tier.whole(start, end))
+
+    if len(places):
+        yield from history.pieces(int(offsets[0]), int(offsets[-1]) + 1, of_tier, of_log)

@@ -13,12 +13,22 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.columns import Messages
 from penstock.spark.columns import joined, plain_names
 from penstock.spark.errors import AnotherLog, BadSparkOption
+from penstock.spark.log_and_tier import LogAndTier
 from penstock.spark.logs import Log, open_log
 from penstock.spark.options import LOG_IDENTITY, LOG_POSITION, At, Request
-from penstock.spark.reading import LogRange, check_position, locate, plan, rows, wanted_messages
+from penstock.spark.ranges import LogRange, TierRange
+from penstock.spark.reading import (
+    check_position,
+    locate,
+    parts_of,
+    plan,
+    plan_tier,
+    rows,
+    tier_rows,
+    wanted_places,
+)
 from penstock.spark.remote import RemoteLog
 from penstock.spark.workers import keep_modules
 
@@ -38,6 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.request = request
         self.schema = schema
         self._log: Log | None = None  # only where the query is planned
+        self._history: LogAndTier | None = None
         self._target: int | None = None  # of trigger AvailableNow
         self._noted_s = 0.0
         self._quiet = (0, 0)  # no wanted message is between these log_offsets
@@ -48,9 +59,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log = open_log(self.request)
         return self._log
 
+    @property
+    def history(self) -> LogAndTier:
+        if self._history is None:
+            self._history = LogAndTier(self.log, self.request)
+        return self._history
+
     def initialOffset(self) -> Offset:
         starting = self.request.starting or At(latest=True)
-        return {LOG_POSITION: locate(self.log, starting, fail_on_data_loss=self.request.fail_on_data_loss)}
+        return {LOG_POSITION: locate(self.history, starting, fail_on_data_loss=self.request.fail_on_data_loss)}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self.request.max_per_trigger
@@ -74,15 +91,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = max(first, end if most is None else self._end_of(first, end, most))
         return self._offset(last) if last != position else start
 
-    def partitions(self, start: Offset, end: Offset) -> list[LogRange]:
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         first, last = (self._readable(offset) for offset in (start, end))
-        return plan(self.log, first, last, self.request)
+        request, seam = self.request, self.history.seam(first, last)
+        cold = plan_tier(self.history, first, seam, parts_of(seam - first, request, last - first))
+        return [*cold, *plan(self.log, seam, last, parts_of(last - seam, request, last - first))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         keep_modules()
-        if not isinstance(partition, LogRange):
+        if isinstance(partition, TierRange):
+            found = tier_rows(self.request, self.schema, partition)
+        elif isinstance(partition, LogRange):
+            found = rows(self.request, self.schema, partition)
+        else:
             return iter(())
-        return plain_names(joined(rows(self.request, self.schema, partition)), self.request.names)
+        return plain_names(joined(found), self.request.names)
 
     def commit(self, end: Offset) -> None:
         """Have the store show this stream's position; nothing depends on it."""
@@ -110,23 +133,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         theirs, ours = offset.get(LOG_IDENTITY, ""), self.log.identity()
         if fails and theirs and ours and theirs != ours:
             raise AnotherLog(self.log.path, theirs, ours)
-        return check_position(self.log, offset[LOG_POSITION], fail_on_data_loss=fails)
+        return check_position(self.history, offset[LOG_POSITION], fail_on_data_loss=fails)
 
     def _is_quiet(self, start: int, end: int) -> bool:
         quiet_from, quiet_until = self._quiet
         known = quiet_until if quiet_from == start and quiet_until <= end else start
-        quiet = next(self._wanted(known, end), None) is None
+        quiet = next(wanted_places(self.history, self.request, known, end), None) is None
         self._quiet = (start, end if quiet else known)
         return quiet
 
     def _end_of(self, start: int, end: int, most: int) -> int:
         """The log_offset behind the next `most` wanted messages; `end` if there are fewer."""
-        for messages in self._wanted(start, end):
-            if most <= len(messages):
-                return messages.behind(most - 1)
-            most -= len(messages)
+        for places in wanted_places(self.history, self.request, start, end):
+            if most <= len(places):
+                return places.behind(most - 1)
+            most -= len(places)
         return end
-
-    def _wanted(self, start: int, end: int) -> Iterator[Messages]:
-        """The wanted messages that begin in [start, end), by non-empty pieces."""
-        return wanted_messages(self.log, self.request, start, end)

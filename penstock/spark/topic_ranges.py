@@ -7,7 +7,7 @@ its index; newer messages are scanned. The rows are the same as of a scan, topic
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +15,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from penstock.spark.columns import record_batch
-from penstock.spark.errors import DataLost
+from penstock.spark.errors import DataLost, RequestFailed
+from penstock.spark.log_and_tier import LogAndTier
+from penstock.spark.logs import Log
 from penstock.spark.options import Request
 from penstock.spark.reading import parts_of
 from penstock.spark.remote import RemoteLog
 from penstock.spark.selecting import RECORD_BYTES, Budget, Choice, TooMuch
+from store.wire.messages import FailureCode
 
 TOPIC_BYTES = 128 << 10  # bytes of the log that are sent in the time of one topic's request
 
@@ -50,7 +53,8 @@ def choose(log: RemoteLog, request: Request, start: int, end: int) -> Choice:
         topics, until = _topics(log, request, end, budget)
         if until <= start:
             return Choice(start, "the store's index does not know yet where single topics' messages are")
-        ranges = list(_ranges(log, sorted(topics), start, until))
+        first = log.nearest(start)  # a place before the first record is one that the store's own tier has
+        ranges = list(_ranges(log, sorted(topics), first, until))
         budget.read(sum(each.last - each.first for each in ranges))
     except TooMuch as reason:
         return Choice(start, str(reason))
@@ -113,20 +117,88 @@ def _place(log: RemoteLog, range_: TopicRange, queue_offset: int) -> int:
         return range_.start
 
 
-def topic_rows(log: RemoteLog, request: Request, schema: pa.Schema, wanted: OfTopics) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition. Raises DataLost if some are not kept any more, unless data may be lost."""
+def topic_rows(
+    log: RemoteLog, history: LogAndTier, request: Request, schema: pa.Schema, wanted: OfTopics
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition. Raises DataLost if some are kept neither in the log nor in the tier, unless data may be
+    lost.
+    """
     for range_ in wanted.ranges:
         expected = range_.first
-        for queue_offset, messages in log.topic_messages(range_.topic, range_.start, wanted.end):
-            if queue_offset > expected and not request.fail_on_data_loss:
-                expected = min(queue_offset, range_.last)
-            if queue_offset != expected:
-                break
-            for batch in messages.first(range_.last - expected).batches():
-                yield record_batch(batch, schema, pa.array(np.arange(expected, expected + len(batch))))
-                expected += len(batch)
-            if expected == range_.last:
-                break
+        found = _kept_rows if history.has_tier else _rows_in_log
+        for batch, behind in found(history, request, schema, range_, wanted.end):
+            yield batch
+            expected = behind
         if expected < range_.last and request.fail_on_data_loss:
             what = f"message {expected} of topic '{range_.topic}'"
             raise DataLost(f"{log.path}: {what} is not kept any more, or is larger than a frame")
+
+
+Counted = tuple[pa.RecordBatch, int]
+"""Rows of a topic, and the queue_offset behind the last."""
+
+
+def _rows_in_log(
+    history: LogAndTier, request: Request, schema: pa.Schema, range_: TopicRange, end: int
+) -> Iterator[Counted]:
+    """Rows of a range as far as there is none missing, unless data may be lost."""
+    assert isinstance(history.log, RemoteLog)
+    expected = range_.first
+    for queue_offset, messages in history.log.topic_messages(range_.topic, range_.start, end):
+        if queue_offset > expected and not request.fail_on_data_loss:
+            expected = min(queue_offset, range_.last)
+        if queue_offset != expected:
+            break
+        for batch in messages.first(range_.last - expected).batches():
+            rows = record_batch(batch, schema, pa.array(np.arange(expected, expected + len(batch))))
+            expected += len(batch)
+            yield rows, expected
+        if expected == range_.last:
+            break
+
+
+def _kept_rows(
+    history: LogAndTier, request: Request, schema: pa.Schema, range_: TopicRange, end: int
+) -> Iterator[Counted]:
+    """Rows of a range, those in the tier that the log has dropped since it was planned; as far as none is missing."""
+    expected = range_.first
+    columns = schema if "queue_offset" in schema.names else schema.append(pa.field("queue_offset", pa.int64()))
+    only = replace(request, only_topics=frozenset([range_.topic.encode()]))
+
+    def of_tier(start: int, behind: int) -> Iterator[pa.RecordBatch]:
+        return history.tier.rows(only, columns, history.tier.whole(start, behind))
+
+    def of_log(start: int, behind: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        return _in_log(history.log, columns, range_.topic, start, behind)
+
+    for batch in history.pieces(range_.start, end, of_tier, of_log):
+        places = batch.column("queue_offset").to_numpy()
+        chosen = batch.filter(pa.array((places >= expected) & (places < range_.last)))
+        if chosen.num_rows:
+            found = chosen.column("queue_offset").to_numpy()
+            if found[0] != expected and request.fail_on_data_loss:
+                return
+            expected = int(found[-1]) + 1
+            yield chosen.select(schema.names), expected
+        if expected == range_.last:
+            return
+
+
+def _in_log(log: Log, schema: pa.Schema, topic: str, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """A topic's messages in the log, each piece with the log_offset behind it. Raises DataLost if some were dropped."""
+    assert isinstance(log, RemoteLog)
+    first = log.nearest(start)
+    if start < log.base():
+        raise DataLost(f"{log.path}: log_offset {start} is not kept any more")
+    try:
+        for queue_offset, messages in log.topic_messages(topic, first, end):
+            at = queue_offset
+            for batch in messages.batches():
+                log_offsets, sizes = batch.places()
+                counted = pa.array(np.arange(at, at + len(batch)))
+                at += len(batch)
+                yield record_batch(batch, schema, counted), int(log_offsets[-1]) + int(sizes[-1])
+    except RequestFailed as error:
+        if error.code != FailureCode.UNAVAILABLE:
+            raise
+        raise DataLost(str(error)) from error  # it was dropped just now, and the store's own tier is away

@@ -53,9 +53,11 @@ def read_footer(objects: ObjectFolder, file: DataFile) -> pq.FileMetaData:
         return pq.read_metadata(pa.BufferReader(tail))
 
 
-def row_group_places(footer: pq.FileMetaData, group: int) -> tuple[int, int]:
-    """Where a row group begins and ends in its file."""
+def row_group_places(footer: pq.FileMetaData, group: int, names: list[str] | None = None) -> tuple[int, int]:
+    """Where a row group begins and ends in its file; with `names`, so much of it as has these columns."""
     columns = [footer.row_group(group).column(i) for i in range(footer.num_columns)]
+    if names is not None:
+        columns = [each for each in columns if each.path_in_schema in names]
     starts = [each.dictionary_page_offset or each.data_page_offset for each in columns]
     return min(starts), max(at + each.total_compressed_size for at, each in zip(starts, columns, strict=True))
 
@@ -69,7 +71,7 @@ def read_row_group(
     as_dictionary: list[str] | None = None,
 ) -> pa.Table:
     """Columns of a row group (None: all). Raises TierError."""
-    start, end = row_group_places(footer, group)
+    start, end = row_group_places(footer, group, columns)
     data = _range(objects, file, start, end)
     with decoding(objects, file.path):
         source = pa.PythonFile(_Window(data, start, file.size_bytes), mode="r")

@@ -18,6 +18,7 @@ class StorageUnreachable(TierError):
     """The storage does not answer, or answers with an error. It may be tried again."""
 
     def __init__(self, where: str, reason: str) -> None:
+        self.fault = f"{where}: {reason}"
         super().__init__(f"{where}: {reason}; it is tried again")
 
 
@@ -25,6 +26,7 @@ class StorageRefuses(TierError):
     """The storage does not give this process the rights that it needs."""
 
     def __init__(self, where: str, reason: str) -> None:
+        self.fault = f"{where}: {reason}"
         super().__init__(f"{where}: {reason}; give this process the rights to list, read, write and delete there")
 
 

@@ -27,7 +27,9 @@ SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", "file")
 CLIENT_OPTIONS: Final = frozenset(("allow_http", "connect_timeout", "proxy_url", "timeout", "user_agent"))
 RETRY_OPTIONS: Final = frozenset(("max_retries", "retry_timeout"))
 Failures: Final = (DeltaError, TableNotFoundError, BaseError, OSError)
-_REFUSED = re.compile(r"\b(?:401 Unauthorized|403 Forbidden|AccessDenied|Permission denied)\b")
+_REFUSED = re.compile(
+    r"\b(?:401 Unauthorized|403 Forbidden|AccessDenied|Permission denied|lacked the necessary privileges)\b"
+)
 _MISSING = re.compile(r"\b(?:404 Not Found|No such file or directory)\b")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -35,20 +37,27 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 class ObjectFolder:
     """The objects below a URL: a folder's path, or `s3://bucket/path`. Raises BadTierUrl."""
 
-    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
-        """`options` are the object store's, as `aws_region`; what is missing is taken from the environment."""
+    def __init__(self, url: str, options: Mapping[str, str] | None = None, *, only_reads: bool = False) -> None:
+        """`options` are the object store's, as `aws_region`; what is missing is taken from the environment.
+
+        `only_reads`: a folder that is not there is not made, but raises ObjectMissing.
+        """
         scheme, mark, path = url.partition("://")
         if mark and scheme not in SCHEMES:
             raise BadTierUrl(url, f"has the scheme {scheme}, which is none of {', '.join(SCHEMES)}")
         self.url = url
         self.options = {name.lower(): text for name, text in (options or {}).items()}
+        self._only_reads = only_reads
         self.folder = Path(path if scheme == "file" else url) if not mark or scheme == "file" else None
         with self.failures(url):
             self.store = self._opened()
 
     def _opened(self) -> ObjectStore:
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            if not self._only_reads:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            elif not self.folder.is_dir():
+                raise ObjectMissing(self.url, "no such folder")
             return LocalStore(self.folder)
         try:
             options: Any = _split(self.options)
@@ -191,6 +200,12 @@ class ObjectWriter:
     ) -> None:
         if error is None:
             self.close()
+
+
+def options_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the environment does not say by itself: who names an endpoint that begins with http:// means it."""
+    endpoint = environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT") or ""
+    return {"allow_http": "true"} if endpoint.startswith("http://") else {}
 
 
 def _sync(path: Path) -> None:

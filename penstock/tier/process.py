@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
 from functools import partial
 
 from notify.links.address import StoreAddress
@@ -18,7 +17,7 @@ from penstock.servers.process import Stop, run
 from penstock.store_client import StoreClient
 from penstock.tier.dispatcher import CommitRules, Dispatcher
 from penstock.tier.history import TableHistory
-from penstock.tier.objects import ObjectFolder
+from penstock.tier.objects import ObjectFolder, options_of
 from penstock.tier.reading import TableReader
 from penstock.tier.store_log import IDLE_S, HeldLog, StoreLog
 from penstock.tier.workers import TierWorkers
@@ -43,7 +42,7 @@ def serve(settings: Settings) -> int:
     role = Role.OPERATOR if address.path else role  # operator.sock wants no token
     tier = settings.tier
     held = HeldLog(TIER_READER, tier.most_behind_bytes, tier.when_behind)
-    objects = ObjectFolder(tier.url, _options(os.environ))
+    objects = ObjectFolder(tier.url, options_of(os.environ))
     rules = CommitRules(tier.commit_s, tier.commit_bytes, tier.vacuum_h)
     dispatcher = Dispatcher(partial(StoreLog, address, token, tls, role, held), objects, rules)
     workers: TierWorkers | None = None
@@ -74,9 +73,3 @@ async def _serve(dispatcher: Dispatcher, workers: TierWorkers | None, url: str, 
         log.warning("storage does not answer; ending without it: what is not committed is written by the next start")
         os._exit(0)
     log.info("stopped")
-
-
-def _options(environ: Mapping[str, str]) -> dict[str, str]:
-    """Who names an endpoint that begins with http:// means it."""
-    endpoint = environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT") or ""
-    return {"allow_http": "true"} if endpoint.startswith("http://") else {}

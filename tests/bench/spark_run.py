@@ -30,7 +30,7 @@ from pyspark.sql.datasource import InputPartition  # noqa: E402
 from lightqueue.message_store import MessageStore  # noqa: E402
 from penstock.spark.batch import BatchReader  # noqa: E402
 from penstock.spark.folder import LogFolder  # noqa: E402
-from penstock.spark.reading import LogRange  # noqa: E402
+from penstock.spark.ranges import LogRange  # noqa: E402
 from penstock.spark.source import PenstockSource  # noqa: E402
 from store.records._records import RecordBatch  # noqa: E402
 from store.records.records import RecordType  # noqa: E402

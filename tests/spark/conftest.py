@@ -58,7 +58,7 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster.close()
 
 
-DRIVERS = {"test_executors.py", "test_kills.py", "test_sink_kills.py"}
+DRIVERS = {"test_executors.py", "test_kills.py", "test_sink_kills.py", "test_tier_kills.py"}
 """Most of what they do is to start drivers, processes of their own, and to wait for them."""
 
 

@@ -2,6 +2,8 @@
 to end by a file `stop` in the work folder; then it takes what is left.
 
     python -m tests.spark.drain DATA WORK MASTER
+
+DRAIN_TIER: the table of the tier, if it is read too. DRAIN_ROWS: of a batch.
 """
 
 import os
@@ -18,7 +20,11 @@ LOOK_EVERY_S = 0.2
 def main(data: str, work: Path, master: str) -> None:
     spark = session_builder(master, work / "warehouse").getOrCreate()
     stream = spark.readStream.format("penstock").option("topic", "n").option("columns", "payload,queue_offset")
-    stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 1000)
+    stream = stream.option("startingOffsets", "earliest").option(
+        "maxOffsetsPerTrigger", os.environ.get("DRAIN_ROWS", "1000")
+    )
+    if tier := os.environ.get("DRAIN_TIER"):
+        stream = stream.option("tier", tier)
     sink = stream.load(data).writeStream.format("parquet").option("path", str(work / "sink"))
     sink = sink.option("checkpointLocation", str(work / "checkpoint"))
     query = sink.trigger(processingTime="0 seconds").start()

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 
 from penstock.spark.folder import LogFolder
+from penstock.spark.log_and_tier import LogAndTier
 from penstock.spark.source import PenstockSource
 from tests.spark.fleet import Fleet
 
@@ -71,7 +72,7 @@ def test_less_of_the_log_is_read(fleet: Fleet) -> None:
     for conditions, expected in cases:
         reader = source.reader(source.schema())
         assert list(reader.pushFilters(conditions)) == conditions
-        assert reader.range_of(log) == expected
+        assert reader.range_of(LogAndTier(log)) == expected
 
 
 def test_spark_says_what_to_set(spark: SparkSession, fleet: Fleet) -> None:

@@ -11,7 +11,8 @@ from penstock.columns import COLUMNS
 from penstock.spark.errors import IndexUnreadable
 from penstock.spark.folder import LogFolder
 from penstock.spark.options import parse_options
-from penstock.spark.reading import LogRange, rows
+from penstock.spark.ranges import LogRange
+from penstock.spark.reading import rows
 from store.files.folder import CHECKPOINT, INDEX
 from store.files.segment import segment_paths
 from tests.support.injuries import zero

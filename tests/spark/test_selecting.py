@@ -14,7 +14,8 @@ from penstock.spark import explain
 from penstock.spark.batch import BatchReader
 from penstock.spark.errors import DataLost
 from penstock.spark.folder import LogFolder
-from penstock.spark.reading import LogRange
+from penstock.spark.log_and_tier import LogAndTier
+from penstock.spark.ranges import LogRange
 from penstock.spark.selecting import Selected
 from penstock.spark.source import PenstockSource
 from store.files.segment import segment_paths
@@ -59,7 +60,7 @@ def test_the_rows_are_those_of_a_scan(store: MessageStore, parts: str) -> None:
     middle = everything[len(everything) // 2]["log_offset"]
     for limits in ({}, {"startingOffsets": f'{{"log": {middle}}}'}, {"endingOffsets": f'{{"log": {middle}}}'}):
         chosen = reader(store, topic=RARE, minPartitions=parts, **limits)
-        first, last = chosen.range_of(LogFolder(str(store.settings.data)))
+        first, last = chosen.range_of(LogAndTier(LogFolder(str(store.settings.data))))
         wanted = [row for row in everything if row["topic"] in RARE and first <= row["log_offset"] < last]
         assert rows(chosen) == wanted
         assert wanted

@@ -18,7 +18,7 @@ from penstock.sdk.address import Address
 from penstock.spark.batch import BatchReader
 from penstock.spark.connection import StoreAccess
 from penstock.spark.errors import DataLost
-from penstock.spark.reading import LogRange
+from penstock.spark.ranges import LogRange
 from penstock.spark.remote import RemoteLog
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream import StreamReader

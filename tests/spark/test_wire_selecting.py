@@ -14,7 +14,7 @@ from lightqueue.message_store import MessageStore
 from loadtest.chaos.cluster import Cluster
 from penstock.spark import explain
 from penstock.spark.batch import BatchReader, PushingReader
-from penstock.spark.reading import LogRange
+from penstock.spark.ranges import LogRange
 from penstock.spark.source import PenstockSource
 from penstock.spark.topic_ranges import OfTopics
 from store.records._records import RecordBatch

@@ -1,6 +1,7 @@
 """Places of tables, for tests and for the processes that they start."""
 
 from dataclasses import dataclass
+from urllib.request import Request, urlopen
 
 BUCKET = "fleet"
 
@@ -23,3 +24,9 @@ def s3_options(endpoint: str) -> dict[str, str]:
         "max_retries": "2",
         "retry_timeout": "10s",
     }
+
+
+def judge_after(endpoint: str, requests: str) -> None:
+    """Have moto look at rights after so many requests (inf: never); then nobody has any."""
+    url = f"{endpoint}/moto-api/reset-auth"
+    urlopen(Request(url, requests.encode(), {"Content-Type": "text/plain"}, method="POST"), timeout=10).close()

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pytest
@@ -29,7 +28,7 @@ from penstock.tier.table import TABLE_SCHEMA, TierTable, WrittenLog
 from store.records._records import RecordBatch
 from store.records.records import RecordType
 from tests.tier.logs import FIRST, NOON_MS, SECOND, START, fnv1a, pieces, plain_rows, stamped
-from tests.tier.places import BUCKET, TablePlace, s3_options
+from tests.tier.places import BUCKET, TablePlace, judge_after, s3_options
 
 Piece = tuple[int, bytes]
 FAR = 1 << 40
@@ -380,17 +379,9 @@ def test_storage_that_does_not_answer_is_named(free_port: int) -> None:
 
 
 def test_a_key_without_rights_is_named(s3_endpoint: str) -> None:
-    def judge_after(requests: str) -> None:
-        urlopen(
-            Request(
-                f"{s3_endpoint}/moto-api/reset-auth", requests.encode(), {"Content-Type": "text/plain"}, method="POST"
-            ),
-            timeout=10,
-        ).close()
-
-    judge_after("0")
+    judge_after(s3_endpoint, "0")
     try:
         with pytest.raises(StorageRefuses, match="give this process the rights"):
             opened(TablePlace(f"s3://{BUCKET}/no-rights", s3_options(s3_endpoint)))
     finally:
-        judge_after("inf")
+        judge_after(s3_endpoint, "inf")
