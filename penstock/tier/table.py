@@ -411,6 +411,8 @@ def _made(objects: ObjectFolder, written: WrittenLog, seed: Iterable[tuple[bytes
                 _FORMAT: str(FORMAT),
                 _LOGS: _listed({written.identity: written.first}),
                 "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
+                # Without it deltalake takes columns that no statistics are given of for such that have no value.
+                "delta.dataSkippingStatsColumns": "log_offset,timestamp",
             },
             storage_options=objects.options,
             commit_properties=stated,
