@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -11,14 +13,17 @@ from penstock.tier.history import TableHistory
 from penstock.tier.objects import ObjectFolder
 from penstock.tier.queue_reading import QueuePage, QueueQuestion
 from penstock.tier.reading import TableReader
+from penstock.tier.table import TierTable
 from store.records.records import Record, read_records
 from store.topics import matches
+from tests.tier.logs import NOON_MS, START, stamped, telemetry
 from tests.tier.places import TablePlace
-from tests.tier.test_compaction import FAR, Piece, compact, hourly, opened, write
+from tests.tier.test_compaction import FAR, SMALL, Piece, compact, hourly, opened, write
 from tests.tier.test_reading import history
 
 QUEUES = ("line/7/temp", "line/5", "line/#", "$ns:acme/#", "nothing/#", "nothing")
 ROOM = 1 << 20
+WIDE = replace(SMALL, sorted_log_bytes=ROOM, full_log_bytes=ROOM, most_log_bytes=2 * ROOM, memory_bytes=ROOM)
 
 
 def queue_of(log: Iterable[Piece], topic_filter: str) -> list[Record]:
@@ -97,3 +102,44 @@ def test_what_the_table_does_not_have_yet_is_not_said_to_be_missing(place: Table
     write(table, log[2:])
     page = reader.queue(question._replace(start=log[2][0]), ROOM, ROOM)
     assert (page.queue_offset, records(page)[0]) == (written, queue_of(log, "line/#")[written])
+
+
+@pytest.mark.parametrize("topic_filter", ["line/7/temp", "line/#"])
+def test_messages_behind_lost_ones_keep_their_numbers(place: TablePlace, topic_filter: str, seed: int) -> None:
+    """The store counted what retention dropped before it was written; so does the table, also after a kill."""
+    log = [(at, stamped(telemetry(seed + at, 60, 10), at, NOON_MS)) for at in range(START, START + (8 << 16), 1 << 16)]
+    lost = log[3]
+    table = opened(place)
+    for at, data in log[:3]:
+        add(table, at, data)
+    writer = table.begin()
+    writer.lose(log[4][0])
+    table.commit(writer.finish())
+    assert table.is_behind_loss
+    table = opened(place)  # it was killed here
+    assert table.is_behind_loss
+    counted = Counter(each.topic for each in history(log[:4]))
+    levels = Counter(topic.partition(b"/")[0] + b"/#" for topic in counted.elements())
+    table.count_on([*counted.items(), *levels.items()])
+    table = opened(place)
+    for at, data in log[4:]:
+        add(table, at, data)
+    assert not table.is_behind_loss
+    expected = [
+        each for each in enumerate(queue_of(log, topic_filter)) if not lost[0] <= each[1].log_offset < log[4][0]
+    ]
+    for is_merged in (False, True):
+        if is_merged:
+            assert compact(place, table, WIDE) > 0
+        reader = TableReader(TableHistory(ObjectFolder(place.url, place.options), 64 << 20))
+        assert read_on(reader, QueueQuestion(topic_filter, 0, 0, FAR, 8_192), ROOM) == expected
+        last = expected[-1]
+        assert read_on(reader, QueueQuestion(topic_filter, last[0], 0, FAR, 8_192), ROOM) == [last]
+
+
+def add(table: TierTable, at: int, data: bytes) -> None:
+    writer = table.begin()
+    if writer.end < at:
+        writer.skip(at)
+    writer.add(data, at)
+    table.commit(writer.finish())
