@@ -61,6 +61,20 @@ _GROUPS: tuple[Figure[GroupPage], ...] = (
         "group",
     ),
     Figure(
+        "penstock_group_skipped_messages_total",
+        "counter",
+        "Messages that the group never gets, as retention has dropped them or their part of the log is lost.",
+        _by_group(lambda found: found.reads.skipped),
+        "group",
+    ),
+    Figure(
+        "penstock_group_waits_for_tier",
+        "gauge",
+        "1 while the group waits for the tier, which does not give what retention has dropped; the log says why.",
+        _by_group(lambda found: bool(found.reads.why)),
+        "group",
+    ),
+    Figure(
         "penstock_group_consumers",
         "gauge",
         "Consumers of the group.",

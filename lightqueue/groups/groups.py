@@ -14,6 +14,7 @@ from zlib import crc32
 
 from lightqueue.groups.dead_letters import append_dead_letter
 from lightqueue.groups.popped import NOTHING, PoppedMessages, Range, dealt, ranges_of
+from lightqueue.groups.queue_reads import QueueInTier, QueueReads
 from lightqueue.queues.table import QueueTable
 from store.errors import StoreError
 from store.log.api import Log
@@ -71,6 +72,9 @@ class GroupQueue:
         queue = owner.queues.stored(state.topic_filter)
         assert queue is not None  # the group holds it
         self.queue = queue
+        self.reads = QueueReads(
+            owner.log, owner.queues, queue, lambda: owner.tier_of(self), lambda number: owner.skipped(self, number)
+        )
         self.group = Group(state.settings, state.positions, state.entries)
         self.version = 0  # counts what consumers said
         self.logged_version = 0  # what of it is in the log
@@ -80,6 +84,7 @@ class GroupQueue:
         self.tried_version = 0  # what was to be written by it
         self._written_ms = 0
         self._changed_ms: int | None = None  # when the first thing happened that is not written
+        self._waits = False  # what was found could not be read now: the tier is asked
         self._owner = owner
 
     @property
@@ -101,7 +106,8 @@ class GroupQueue:
         """About how many messages may be handed out now; of a group without order."""
         if self.state.paused:
             return 0
-        return self.group.found_ready + self.queue.next_offset - self.group.looked_until
+        found, until = self.group.found_ready, self.group.looked_until
+        return found if self.reads.waits_for(until) else found + self.queue.next_offset - until
 
     # --- handing out
 
@@ -154,9 +160,10 @@ class GroupQueue:
         count = alone = 0
         left_bytes = max_bytes
         read: dict[int, bytes] = {}
+        self._waits = False
         for looks in range(LOOKS_PER_POP):
             places: list[PartitionOffset] = []
-            available = group.available(consumer, min(most - count, ONE_BY_ONE - alone))
+            available = [] if self._waits else group.available(consumer, min(most - count, ONE_BY_ONE - alone))
             for place, data in self._readable(available, read, now_ms):
                 size = len(data) + RANGE_BYTES
                 if parts and size > left_bytes:
@@ -177,6 +184,8 @@ class GroupQueue:
             if self.settings.partitions and parts and looks:  # partitions without messages would have it look on
                 break
             records = self._read(start, most - count, left_bytes)
+            if not records.count and records.first == start:  # the tier is asked
+                break
             if not self.settings.partitions and self._is_whole(records, left_bytes):
                 ranges += self.hand_out_new(consumer, records, 0, records.count, now_ms, due_ms).ranges
                 parts.append(records)
@@ -192,7 +201,7 @@ class GroupQueue:
     def _read(self, start: int, wanted: int, max_bytes: int) -> Records:
         is_ordered, room = self.settings.partitions > 0, self.group.room
         number, size = (LOOK_RECORDS, LOOK_BYTES) if is_ordered else (min(wanted, room), max_bytes)
-        return self._owner.queues.read(self.queue, start, number, size)
+        return self.reads.read(start, number, size)
 
     def _find(self, start: int, records: Records) -> dict[int, bytes]:
         """Note what was read from `start` on. The messages, by queue_offset, until the next append."""
@@ -206,18 +215,17 @@ class GroupQueue:
     ) -> Iterator[tuple[PartitionOffset, bytes]]:
         """Those of these messages that can be handed out. The others are done with."""
         for place in places:
-            data = read.get(place[1]) or self._record(place[1])
-            if not data or _is_expired(data, now_ms):
+            data = read.get(place[1]) or self.reads.record(place[1])
+            if data is None:
+                self._waits = True
+            elif not data or _is_expired(data, now_ms):
                 self.group.gone(place)
+                if not data:
+                    self.reads.gone()
             elif len(data) > self._owner.most_bytes:
                 self.group.doom(place, TOO_LARGE)
             else:
                 yield place, data
-
-    def _record(self, queue_offset: int) -> bytes:
-        """A record by its place in the queue; empty if it is not kept any more."""
-        records = self._owner.queues.read(self.queue, queue_offset, 1, 1)
-        return records_bytes(records) if records.count and records.first == queue_offset else b""
 
     # --- what consumers say; what is stale of it
 
@@ -243,7 +251,7 @@ class GroupQueue:
         for offset in offsets:
             if not self.settings.partitions and offset < self.queue.next_offset:
                 yield 0, offset
-            elif self.settings.partitions and (data := self._record(offset)):
+            elif self.settings.partitions and (data := self.reads.record(offset)):
                 yield next(_partitions(records_from(data, 0), self.settings.partitions)), offset
 
     def took(self, offsets: Iterable[int]) -> None:
@@ -264,7 +272,7 @@ class GroupQueue:
     def is_due(self, now_ms: int) -> bool:
         """Whether it is time to write what is new."""
         group = self.group
-        if not group.has_changes and self.logged_version == self.version:
+        if not (group.has_changes or self.logged_version != self.version or group.dead):
             return False
         if self._changed_ms is None:
             self._changed_ms = now_ms
@@ -314,7 +322,9 @@ class GroupQueue:
         offsets: list[int] = []
         count = 0
         for offset, why in islice(self.group.dead.items(), DEAD_PER_WRITE):
-            data = self._record(offset)
+            data = self.reads.record(offset)
+            if data is None:  # the tier is asked
+                continue
             left_bytes -= len(data)
             if offsets and left_bytes < 0:
                 break
@@ -322,6 +332,8 @@ class GroupQueue:
             deliveries = self.group.deliveries(offset)
             for record in read_records(memoryview(data)):
                 count += append_dead_letter(batch, self.state, record, why, deliveries, now_ms, most_bytes // 2)
+        if not offsets:
+            return
         done = tuple(as_ranges(sorted(offsets)))
         batch.append(*encode_change(GroupAdvanced(*self.state.key, done=done, dead=count)))
         batch.end_atomic()
@@ -333,6 +345,7 @@ class GroupQueue:
     def rebuild(self) -> None:
         """The state was set from outside: all leases end."""
         consumers = list(self.group.consumers)
+        self.reads.close()
         self.group = Group(self.state.settings, self.state.positions, self.state.entries)
         for key in consumers:
             self.group.join(key)
@@ -347,6 +360,8 @@ class Groups:
         self.append = append
         self.flush_ms = flush_ms
         self.most_bytes = 1 << 62  # of a message that can be handed out; set by the owner of the wire
+        self.tier_of: Callable[[GroupQueue], QueueInTier | None] = lambda group: None
+        """What a tier has of a group's queue; set by the owner of the tier."""
         self._states = states
         self._events = RateLimitedLog(log)
         self._groups = {state.key: GroupQueue(self, state) for state in states}
@@ -407,6 +422,7 @@ class Groups:
     def drop(self, found: GroupQueue) -> None:
         """Forget a group. Its queue goes unless others hold it. Raises a StoreError."""
         self._say(GroupDropped(*found.state.key))
+        found.reads.close()
         del self._groups[found.state.key]
 
     def _say(self, change: GroupMade | GroupOffsetReset | GroupDropped) -> None:
@@ -423,8 +439,16 @@ class Groups:
         """Call this several times a second: leases that are over end, and changes that are due are written."""
         for each in self:
             each.group.run(now_ms)
+            each.reads.settle(each.group)
         self.write_due(now_ms)
         self._events.settle()
+
+    def skipped(self, found: GroupQueue, number: int) -> None:
+        """Say that a group never gets some messages."""
+        key = found.state.key
+        self._events.warning(
+            "group", "group %s over %s skips %d messages: retention has dropped them, or they are lost", *key, number
+        )
 
     def write_due(self, now_ms: int, at_once: bool = False) -> None:
         """Write what has waited long enough. What cannot be is tried again after flush_ms."""

@@ -16,8 +16,10 @@ from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from notify.errors import GroupRefused, LeaseLost
 from notify.local.group_making import GroupLimits, UnusedGroups, beginning
+from notify.local.group_tier import GroupTier, Located
 from notify.local.members import Followers, Member
 from notify.local.polls import Consumer, PopReceiver, PopRequest, WaitingPolls
+from notify.local.tier import Tier
 from notify.local.user_quotas import NO_QUOTAS, QuotaLimits
 from store.errors import StoreError
 from store.state.changes import GroupAdvanced
@@ -38,6 +40,7 @@ class Consumers:
         followers: Followers,
         join: Callable[[str], Member],
         settle: Callable[[], None],
+        tier: Tier,
         quotas: QuotaLimits = NO_QUOTAS,
     ) -> None:
         """`join`, `settle`: as Hub.join() and Hub.settle()."""
@@ -55,6 +58,7 @@ class Consumers:
         self._limits = GroupLimits(messages.groups, quotas)
         self.quota_refused = self._limits.refused
         self._unused = UnusedGroups(messages)
+        self._tier = GroupTier(messages, tier, self._serve_from_tier)
 
     def hand_out(self, most_bytes: int, clock: Callable[[], float]) -> None:
         """Hand messages out over the wire. A larger message becomes a dead letter, since no answer has room for it.
@@ -97,7 +101,7 @@ class Consumers:
         consumer = self._by_key.get((*key, group))
         if known is None:
             self._limits.check(group, maker)
-        begin = partial(beginning, self._messages, group[1], start, or_refuse)
+        begin = partial(beginning, self._messages, group[1], start, or_refuse, self._tier.has(group[1]))
         queue = self._groups.make(group, settings, begin, maker)
         if consumer is not None:
             return consumer
@@ -108,6 +112,12 @@ class Consumers:
         consumer = self._by_key[*key, group] = Consumer(queue, key)
         queue.group.join(key)
         return consumer
+
+    def locate(self, group: GroupKey, start: str, then: Located, is_new: bool) -> bool:
+        """As GroupTier.locate(), of a group that is made (`is_new`) unless it is there, or moved."""
+        if is_new and self._groups.get(group) is not None:
+            return False
+        return self._tier.locate(group[1], start, then)
 
     def close(self, consumer: Consumer, seen: int | None = None) -> None:
         """A consumer goes; what it had goes to others. `seen`: see Group.leave()."""
@@ -155,6 +165,13 @@ class Consumers:
     def pop(self, poll: PopRequest) -> None:
         """Answer now, or once there is something, or once it is too late. Raises GroupRefused if too many wait."""
         self._waiting[poll.consumer.queue].pop(poll, self.clock())
+
+    def _serve_from_tier(self, queue: GroupQueue) -> None:
+        """The tier has answered."""
+        if queue in self._waiting:
+            self._waiting[queue].serve()
+        if queue.group.dead:
+            self._groups.write(queue, self.now_ms())
 
     def forget(self, receiver: PopReceiver) -> None:
         """Drop the requests whose answers would go there."""
@@ -205,7 +222,7 @@ class Consumers:
     def reset(self, group: GroupKey, to: str) -> int:
         """Raises StoreError, GroupRefused, NoSuchPosition. Returns the queue_offset."""
         queue = self._known(group)
-        queue_offset = beginning(self._messages, group[1], to, or_refuse=False)
+        queue_offset = beginning(self._messages, group[1], to, False, self._tier.has(group[1]))
         self._groups.reset(queue, queue_offset)
         if queue in self._waiting:
             self._waiting[queue].serve()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from itertools import islice
 
 from lightqueue.groups.groups import Groups
@@ -12,6 +11,7 @@ from lightqueue.message_store import MessageStore
 from lightqueue.reading.following import locate, time_ms
 from lightqueue.reading.replay import ScanQuery, scan
 from notify.errors import GroupQuota, GroupRefused
+from notify.local.group_tier import PLACE
 from notify.local.user_quotas import QuotaLimits
 from store.namespaces import namespace_of
 from store.ratelimit import RateLimitedLog
@@ -20,7 +20,6 @@ from store.state.group_states import GroupKey, Maker
 
 LOOK_BYTES = 64 << 10  # of the log, that are looked at for a message that the queue lacks: some 0.3 ms
 FROM_NOW = "a group over %s begins now: only topics and level/# have queues of what was stored before; read() has it"
-_PLACE = re.compile(r"[@=]?\d{1,19}")  # in the queue
 UNUSED_S = 5.0  # a group that was unused so long ago, and is now, is dropped
 MOST_DROPPED = 100  # at a time
 SHARED = "$share/{}/{}"
@@ -38,17 +37,19 @@ class NoHistory(GroupRefused):
         )
 
 
-def beginning(messages: MessageStore, topic_filter: str, start: str, or_refuse: bool) -> int:
+def beginning(messages: MessageStore, topic_filter: str, start: str, or_refuse: bool, is_in_tier: bool = False) -> int:
     """queue_offset at which a group over a filter begins. Raises NoSuchPosition, or another StoreError.
 
     `or_refuse`: raises NoHistory where the filter's queue lacks messages from `start` on; else the group begins with
-    those that the queue has.
+    those that the queue has. `is_in_tier`: the tier may have what the queue has no more.
     """
     queue = messages.queues.stored(topic_filter)
     if start == LATEST:
         return queue.next_offset if queue is not None else 0
     if or_refuse and _lacks(messages, topic_filter, start):
         raise NoHistory(topic_filter, start)
+    if queue is not None and is_in_tier and (start == "earliest" or (PLACE.fullmatch(start) and start[0] != "=")):
+        return 0 if start == "earliest" else min(int(start.lstrip("@")), queue.next_offset)
     if queue is not None:
         return locate(messages, topic_filter, start)
     if messages.log.end > messages.log.first:  # it begins to be kept now
@@ -61,7 +62,7 @@ def _lacks(messages: MessageStore, topic_filter: str, start: str) -> bool:
     log, kept_since = messages.log, messages.queues.kept_since(topic_filter)
     if kept_since is None:
         kept_since = messages.end
-    elif _PLACE.fullmatch(start) or (start != "earliest" and _stored_at(messages, kept_since) <= time_ms(start)):
+    elif PLACE.fullmatch(start) or (start != "earliest" and _stored_at(messages, kept_since) <= time_ms(start)):
         return False
     if kept_since <= log.first:
         return False

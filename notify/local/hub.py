@@ -104,7 +104,7 @@ class Hub:
         self._members: list[Member] = []
         self.judges = Judges(lambda: [member.sessions for member in self._members])
         messages.dispatching.left.judge = self.judges.ask
-        self.consumers = Consumers(messages, self.followers, self.join, self.settle, quotas)
+        self.consumers = Consumers(messages, self.followers, self.join, self.settle, self.tier, quotas)
         self.pace = GatewayPace(self._tell_gateways)
         self.returning: dict[str, Member] = {}  # by name: who has yet to come back, with the sessions it had
         if waits_for_peers:

@@ -34,6 +34,7 @@ from store.records._records import RecordBatch, Records, records_from
 from store.state.changes import GroupAdvanced
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey, Maker
+from store.wire.tier_messages import TierFault
 
 LARGEST_BYTES: Final = 256 << 20  # of the records of an answer of the tier: of one message, at most
 
@@ -248,8 +249,16 @@ class LocalGroups:
         then: Callable[[GroupConsumer | str], None],
         user: str | None = None,
     ) -> None:
-        maker = Maker(user, True)
-        then(open_consumer(self._consumers, (self._member.name, consumer), group, if_new, start, handed, maker))
+        maker, key = Maker(user, True), (self._member.name, consumer)
+
+        def located(found: str | TierFault) -> None:
+            if isinstance(found, TierFault):
+                then(found.why)
+            elif not self._member.is_gone:
+                then(open_consumer(self._consumers, key, group, if_new, found, handed, maker))
+
+        if not self._consumers.locate(group, start, located, is_new=True):
+            located(start)
 
 
 class LocalStore:

@@ -21,6 +21,7 @@ from store.wire.tier_messages import (
     FindTime,
     KeyFound,
     PlacesRead,
+    QueueRead,
     RangeRead,
     ReadPlaces,
     ReadRange,
@@ -117,6 +118,8 @@ class TierReads:
                 return wire.Found(before, number), records
             case TierFault(why):
                 return wire.Failed(FailureCode.UNAVAILABLE, why), b""
+            case QueueRead():  # to a question that no request asks
+                return wire.Failed(FailureCode.UNAVAILABLE, "the tier has answered something else"), b""
 
     def goes_on(self, answer: WireMessage) -> WireMessage:
         """The log's answer to a search; where the log has no more, it goes on in the tier."""

@@ -19,11 +19,12 @@ from notify.requests.permissions import plain_permission
 from notify.requests.users import Permission, Permits
 from store.errors import StoreError, StoreFull
 from store.namespaces import DEFAULT
-from store.state.group_states import Maker
+from store.state.group_states import GroupKey, Maker
 from store.state.offset_ranges import as_ranges
 from store.wire import group_messages as wire
 from store.wire.base import MOST_ITEMS, WireMessage
 from store.wire.messages import Failed, FailureCode
+from store.wire.tier_messages import TierFault
 
 Answer = Callable[[WireMessage, bytes], None]
 
@@ -95,13 +96,36 @@ class GroupRequests:
 
     # --- requests
 
+    def _located(
+        self, group: GroupKey, start: str, answer: Answer, then: Callable[[str], None], is_new: bool = False
+    ) -> None:
+        """Go on with `start`, once the tier has said where that is if it has to."""
+
+        def located(found: str | TierFault) -> None:
+            if isinstance(found, TierFault):
+                answer(Failed(FailureCode.UNAVAILABLE, found.why), b"")
+                return
+            try:
+                then(found)
+            except FAILURES as error:
+                answer(_failed(error), b"")
+
+        if not self.consumers.locate(group, start, located, is_new):
+            then(start)
+
     def _open(self, peer: str, receiver: Requester, message: wire.GroupOpen, answer: Answer) -> None:
+        def opens(start: str) -> None:
+            if not receiver.is_closing:
+                self._open_at(peer, receiver, message, start, answer)
+
+        self._located((message.group, message.topic_filter), message.start, answer, opens, is_new=True)
+
+    def _open_at(self, peer: str, receiver: Requester, message: wire.GroupOpen, start: str, answer: Answer) -> None:
         group = (message.group, message.topic_filter)
         key = (peer, message.consumer)
         user = receiver.permits.user
         maker = Maker(user.name) if user is not None else Maker(message.user, message.if_new is not None)
-        start, or_refuse = message.start, message.or_refuse
-        consumer = self.consumers.open(key, group, message.settings, start, message.if_new, maker, or_refuse)
+        consumer = self.consumers.open(key, group, message.settings, start, message.if_new, maker, message.or_refuse)
         if consumer not in self._refs:
             self._last_ref += 1
             self._refs[consumer] = self._last_ref
@@ -208,7 +232,12 @@ class GroupRequests:
         answer(wire.GroupsListed(found, more), b"")
 
     def _reset(self, _: str, __: PopReceiver, message: wire.GroupReset, answer: Answer) -> None:
-        answer(wire.GroupDone(self.consumers.reset((message.group, message.topic_filter), message.to)), b"")
+        group = (message.group, message.topic_filter)
+
+        def moves(to: str) -> None:
+            answer(wire.GroupDone(self.consumers.reset(group, to)), b"")
+
+        self._located(group, message.to, answer, moves)
 
     def _pause(self, _: str, __: PopReceiver, message: wire.GroupPause, answer: Answer) -> None:
         group = (message.group, message.topic_filter)

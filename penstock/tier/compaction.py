@@ -5,7 +5,7 @@ the largest of them, so a row is written anew only into a file that is many time
 """
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import groupby, pairwise
@@ -136,11 +136,14 @@ class FileMerge:
     def _wider(self, ranges: Sequence[SortedRange]) -> Iterator[Sequence[SortedRange]]:
         """Those that are merged into one range each: within the bounds, and with no row of another file between."""
         first = 0
+        counted = dict(ranges[0].behind) if ranges else {}  # of each first level, in the wider range so far
         for behind in range(1, len(ranges) + 1):
             part = ranges[first : behind + 1]
-            if behind == len(ranges) or not self._fits(part):
+            if behind == len(ranges) or not self._fits(part) or not _goes_on(counted, ranges[behind]):
                 yield ranges[first:behind]
-                first = behind
+                first, counted = behind, {}
+            if behind < len(ranges):
+                counted.update(ranges[behind].behind)
 
     def _fits(self, ranges: Sequence[SortedRange]) -> bool:
         rules = self._rules
@@ -169,6 +172,11 @@ class FileMerge:
         if self._writer is not None:
             self.written.append(self._writer.finish())
             self._writer = None
+
+
+def _goes_on(counted: Mapping[bytes, int], added: SortedRange) -> bool:
+    """Whether the queue_offsets of first levels are adjacent; they are not where messages were lost."""
+    return all(counted.get(level, first) == first for level, first in added.levels.items())
 
 
 class Compactor(Chore):

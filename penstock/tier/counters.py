@@ -69,6 +69,12 @@ class QueueCounters:
         """Take over what is known of some queues; a number that is not above the present one changes nothing."""
         self._merge(queues, nexts)
 
+    def jump_to(self, queues: Iterable[bytes], nexts: Iterable[int]) -> None:
+        """As raise_to(), also of queues that were counted lately, while no range is on its way."""
+        self._merge(self._recent.keys(), self._recent.values())
+        self._recent = {}
+        self._merge(queues, nexts)
+
     def next_of(self, queue: bytes) -> int:
         """The queue_offset of a queue's next message, as far as ranges are committed."""
         return self._recent[queue] if queue in self._recent else self._look_up([queue])[0]

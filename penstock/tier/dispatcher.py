@@ -22,6 +22,8 @@ from penstock.tier.objects import ObjectFolder
 from penstock.tier.store_log import StoreLog
 from penstock.tier.table import TierTable, WrittenLog
 from penstock.tier.vacuum import Vacuum
+from store.records._records import places_of
+from store.records.records import RecordType
 
 log = logging.getLogger("penstock.tier")
 
@@ -58,6 +60,8 @@ class Dispatcher:
         self._said = ""
         self._said_s = 0.0
         self._pause_s = FIRST_PAUSE_S  # before the next try
+        self._ends_in_loss = False  # something is lost where the range ends so far,
+        self._is_cut = False  # and what follows is of the next one
 
     def stop(self) -> None:
         """Have run() return soon. What is not committed is written by the next start."""
@@ -91,6 +95,8 @@ class Dispatcher:
             compactor = Compactor(self._objects, table)
             vacuum = Vacuum(self._objects, table, self._rules.vacuum_h, lambda: [*table.begun, *compactor.begun])
             chores = (compactor, vacuum)
+            if table.is_behind_loss:
+                table.count_on(store.counted_before(table.end))
             if held.log_offset != table.end:
                 store.hold(table.end)
             log.info(
@@ -125,6 +131,7 @@ class Dispatcher:
         `first`: of the records that the table lacks; a restored log need not have one where the table ends.
         """
         writer = table.begin()
+        self._ends_in_loss = self._is_cut = False
         if writer.end < first:
             writer.skip(first)
         due_s: float | None = None
@@ -139,14 +146,21 @@ class Dispatcher:
             size = writer.end - writer.start
             is_due = due_s is not None and time.monotonic() >= due_s
             is_worth_it = is_due and (size > LEAST_BYTES or writer.has_rows)
-            if is_worth_it or writer.is_full or size >= self._rules.at_bytes:
-                table.commit(writer.finish())
+            if is_worth_it or writer.is_full or self._is_cut or size >= self._rules.at_bytes:
+                self._commit(writer, store, table)
                 return True
             if is_due:
                 due_s = None  # there was no message so far: wait as long again
             if is_at_end:
                 self._do(chores)
         return False
+
+    def _commit(self, writer: RangeWriter, store: StoreLog, table: TierTable) -> None:
+        """The store may have counted messages that are lost; the table counts on from there."""
+        written = writer.finish()
+        table.commit(written)
+        if self._ends_in_loss:
+            table.count_on(store.counted_before(table.end))
 
     def _do(self, chores: Sequence[Chore]) -> None:
         """Do some of the chores, or wait, until the log is asked again."""
@@ -161,10 +175,28 @@ class Dispatcher:
         if piece.base > writer.end:
             log.error("log_offset %d to %d: retention has dropped it, the table never gets it", writer.end, piece.base)
             writer.lose(piece.base)
+            self._ends_in_loss = True
             return False
         if not piece.data:
             return True
+        whole, lost = _until_loss(piece.data)
+        if self._ends_in_loss and not lost.start == 0 < lost.stop:
+            self._is_cut = True  # what follows has other numbers than the table has counted
+            return False
         if piece.log_offset > writer.end:
             writer.skip(piece.log_offset)
-        writer.add(piece.data, piece.log_offset)
+        writer.add(whole, piece.log_offset)
+        self._ends_in_loss = bool(lost)
         return writer.end >= piece.on_disk
+
+
+def _until_loss(data: memoryview) -> tuple[memoryview, range]:
+    """Records up to behind the first ones of lost bytes, and where these are; an empty range if there are none."""
+    gaps = places_of(data, bytes((RecordType.GAP,)))
+    if not gaps:
+        return data, range(0)
+    end = gaps[0]
+    for at in gaps:
+        if at == end:
+            end += int.from_bytes(data[at : at + 4], "little")
+    return data[:end], range(gaps[0], end)

@@ -28,6 +28,13 @@ EVERYTHING: Final = ""
 """In place of a topic filter: the messages of all topics, also of those that `#` does not match."""
 
 
+class CountedRows(NamedTuple):
+    """Rows of a queue: queue_offset of the first one, of a first level the first one of its range; and their number."""
+
+    first: int
+    number: int
+
+
 class GroupIndex(NamedTuple):
     """What the index says of a row group whose rows begin in [start, end) of the log."""
 
@@ -73,11 +80,17 @@ class GroupIndex(NamedTuple):
 
     def last_queue_offset(self, topic: bytes) -> int | None:
         """Of the topic's last row; None: it has none."""
-        at = place_of(self.names, topic)
-        if at == len(self.names) or self.names[at].as_py() != topic:
+        found = self.counted(topic, None)
+        return None if found is None else found.first + found.number - 1
+
+    def counted(self, topic: bytes, level: bytes | None) -> CountedRows | None:
+        """What is here of a topic's queue, or of that of a first level if one is given; None: nothing."""
+        entries, names = (self.topics, self.names) if level is None else (self.levels, self.levels.field("level"))
+        name = topic if level is None else level
+        at = place_of(names, name)
+        if at == len(names) or names[at].as_py() != name:
             return None
-        found: int = self.topics[at]["first_queue_offset"].as_py() + self.topics[at]["count"].as_py() - 1
-        return found
+        return CountedRows(entries[at]["first_queue_offset"].as_py(), entries[at]["count"].as_py())
 
     def rows_of(self, topics: Rows) -> Rows:
         """The rows of some topics, by topic."""

@@ -136,6 +136,11 @@ class TableHistory:
         return self._files.first
 
     @property
+    def files(self) -> list[DataFile]:
+        """The data files, by their first rows."""
+        return self._files.by_first
+
+    @property
     def cached_bytes(self) -> int:
         return self._cache.used_bytes
 
@@ -149,7 +154,7 @@ class TableHistory:
         found: list[Place] = []
         while found or file is not None:
             while file is not None and (not found or file.first < found[0].end):
-                for place in self._places(file):
+                for place in self.places(file):
                     if place.end > start:
                         heapq.heappush(found, place)
                 file = next(waiting, None)
@@ -167,7 +172,7 @@ class TableHistory:
         found: list[tuple[int, Place]] = []
         while found or file is not None:
             while file is not None and (not found or file.last >= -found[0][0]):
-                for place in self._places(file):
+                for place in self.places(file):
                     if place.start < before:
                         heapq.heappush(found, (-place.start, place))
                 file = next(waiting, None)
@@ -177,7 +182,8 @@ class TableHistory:
                     places.append(heapq.heappop(found)[1])
                 yield Span(places[0].start, places[0].end, places)
 
-    def _places(self, file: DataFile) -> list[Place]:
+    def places(self, file: DataFile) -> list[Place]:
+        """The row groups of a data file."""
         return [Place(*each, file, number) for number, each in enumerate(self._index(file).ranges)]
 
     # --- what lies there

@@ -47,6 +47,7 @@ class SortedRange:
     start: int
     end: int
     levels: dict[bytes, int]  # of each first level the queue_offset of its first message here
+    behind: dict[bytes, int]  # and the one behind its last message here
     size_bytes: int  # in storage
     memory_bytes: int  # of its largest row group, about
 
@@ -75,13 +76,17 @@ def sorted_ranges(objects: ObjectFolder, file: DataFile) -> list[SortedRange]:
     for (start, end), numbers in groupby(range(len(places)), places.__getitem__):
         of = [*numbers]
         levels: dict[bytes, int] = {}
+        behind: dict[bytes, int] = {}
         for number in of:
             entries = rows["levels"][number].values
-            names, firsts = entries.field("level"), entries.field("first_queue_offset")
-            levels |= dict(zip(names.to_pylist(), firsts.to_pylist(), strict=True))
-        sizes = [behind - first for first, behind in (row_group_places(footer, number) for number in of)]
+            columns = (entries.field(name).to_pylist() for name in ("level", "first_queue_offset", "count"))
+            for name, first, count in zip(*columns, strict=True):
+                levels[name] = first
+                behind[name] = behind.get(name, first) + count
+        sizes = [until - since for since, until in (row_group_places(footer, number) for number in of)]
         memory = max(groups[number].total_byte_size + groups[number].num_rows * ROW_BYTES for number in of)
-        found.append(SortedRange(file, footer, range(of[0], of[-1] + 1), start, end, levels, sum(sizes), memory))
+        groups_of = range(of[0], of[-1] + 1)
+        found.append(SortedRange(file, footer, groups_of, start, end, levels, behind, sum(sizes), memory))
     return found
 
 

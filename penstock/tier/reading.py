@@ -15,26 +15,16 @@ from lightqueue.queues.matching import has_wildcard
 from penstock.tier.errors import ObjectMissing
 from penstock.tier.group import EVERYTHING
 from penstock.tier.history import Place, Selection, Span, TableHistory
+from penstock.tier.queue_reading import QueuePage, QueueQuestion, QueueReading
 from penstock.tier.read_ahead import ReadAhead
+from penstock.tier.record_page import ANSWER_S, ReadPage, RecordPage
 from penstock.tier.rows import hash_of_key
 
 T = TypeVar("T")
 
-ANSWER_S: Final = 0.5
 ANSWER_BYTES: Final = 1 << 20  # of messages, or a single larger one
 FAR_BEHIND: Final = 1 << 63
-MOST_RECORDS: Final = 8_192  # of a page
 PART_LOG_BYTES: Final = 2 << 20
-
-
-class ReadPage(NamedTuple):
-    """Messages in log format, their number, the log_offset to go on from, and the first one's queue_offset (-1: the
-    filter is no topic, there was a tag, or there is no message)."""
-
-    records: bytes
-    number: int
-    next: int
-    queue_offset: int = -1
 
 
 class ScanQuestion(NamedTuple):
@@ -113,6 +103,10 @@ class TableReader:
         with this queue_offset or a later one; `stop` if that is not before it. False: go on from there."""
         return self._newest(stop, lambda: self._seek(topic_filter, at_ms, queue_offset, start, stop))
 
+    def queue(self, wanted: QueueQuestion, max_bytes: int, limit_bytes: int) -> QueuePage:
+        """Messages of a queue, about `max_bytes`, and never more than `limit_bytes`."""
+        return self._newest(wanted.stop, lambda: self._queue(wanted, max_bytes, limit_bytes))
+
     def _newest(self, until: int, read: Callable[[], T]) -> T:
         """The result of `read` of the table as it is known, if that is up to `until`; else of the newest one. Once
         more if a file was vacuumed since."""
@@ -127,13 +121,13 @@ class TableReader:
     def _scan(self, wanted: ScanQuestion, max_bytes: int, limit_bytes: int) -> ReadPage:
         topic_filter, start, stop, tag = wanted
         before = self._ahead.came(topic_filter, tag, start)
-        page = _Page(min(max_bytes, limit_bytes), limit_bytes)
+        page = RecordPage(min(max_bytes, limit_bytes), limit_bytes)
         following, waited = self._fill(page, wanted)
         if following < stop:
             self._ahead.goes_on(before, waited, (topic_filter, tag, following), stop)
         return page.taken(following, not tag and not has_wildcard(topic_filter))
 
-    def _fill(self, page: _Page, wanted: ScanQuestion) -> tuple[int, bool]:
+    def _fill(self, page: RecordPage, wanted: ScanQuestion) -> tuple[int, bool]:
         """The log_offset to go on from, and whether something had to be fetched."""
         ends_s = self._clock() + ANSWER_S
         waited = False
@@ -158,8 +152,16 @@ class TableReader:
             if len(found.rows):
                 yield found
 
+    def _queue(self, wanted: QueueQuestion, max_bytes: int, limit_bytes: int) -> QueuePage:
+        before = self._ahead.came(wanted.topic_filter, "", wanted.start) if wanted.start else None
+        reading = QueueReading(self._history, wanted, self._clock)
+        page = reading.page(min(max_bytes, limit_bytes), limit_bytes)
+        if page.number and page.next < wanted.stop:
+            self._ahead.goes_on(before, reading.has_waited, (wanted.topic_filter, "", page.next), wanted.stop)
+        return page
+
     def _at(self, log_offsets: list[int], limit_bytes: int) -> RecordsThere:
-        page = _Page(min(ANSWER_BYTES, limit_bytes), limit_bytes)
+        page = RecordPage(min(ANSWER_BYTES, limit_bytes), limit_bytes)
         ends_s = self._clock() + ANSWER_S
         there: list[bool] = []
         span: Span | None = None
@@ -220,7 +222,7 @@ class TableReader:
         return int(found.log_offsets[since[0]]) if len(since) else None
 
     def _find(self, wanted: KeyQuestion, limit_bytes: int) -> FoundRecords:
-        page = _Page(min(ANSWER_BYTES, limit_bytes), limit_bytes)
+        page = RecordPage(min(ANSWER_BYTES, limit_bytes), limit_bytes)
         key_hash = hash_of_key(wanted.key.encode())
         ends_s = self._clock() + ANSWER_S
         found: list[int] = []
@@ -264,54 +266,3 @@ def _in_parts(selections: list[Selection]) -> Iterator[list[Selection]]:
         if part:
             yield part
         at += PART_LOG_BYTES
-
-
-class _Page:
-    """The messages that one question has found so far, and the room that is left."""
-
-    def __init__(self, max_bytes: int, limit_bytes: int) -> None:
-        self._max_bytes, self._limit_bytes = max_bytes, limit_bytes
-        self._parts: dict[int, bytes] = {}  # by the log_offset of their first message
-        self._used_bytes = 0
-        self.queue_offset = -1  # of the first message
-        self.number = 0
-        self.next = 0  # log_offset behind the last message, once it is full
-
-    def taken(self, following: int, is_topic: bool) -> ReadPage:
-        return ReadPage(b"".join(self._parts.values()), self.number, following, self.queue_offset if is_topic else -1)
-
-    def in_order(self, log_offsets: list[int]) -> bytes:
-        """Messages that were taken one by one, in this order."""
-        return b"".join(self._parts.get(each, b"") for each in log_offsets)
-
-    def has(self, log_offset: int) -> bool:
-        """Whether the message there was the one that was taken last."""
-        return self.next == log_offset + 8
-
-    def take(self, selections: list[Selection]) -> bool:
-        """Add messages of one span. False: the page is full, `next` says where it ends."""
-        if not selections:
-            return True
-        offsets = np.concatenate([each.log_offsets for each in selections])
-        sizes = np.concatenate([each.group.sizes(each.rows) for each in selections])
-        of_group = np.repeat(np.arange(len(selections)), [len(each.rows) for each in selections])
-        order = np.argsort(offsets, kind="stable")
-        order = order[sizes[order] <= self._limit_bytes]  # what is larger than any answer is left out
-        ends = np.cumsum(sizes[order])
-        number = int(np.searchsorted(ends, self._max_bytes - self._used_bytes, side="right"))
-        number = min(number or (not self.number), len(order), MOST_RECORDS - self.number)
-        if number:
-            rows = np.concatenate([each.rows for each in selections])
-            chosen = order[:number]
-            places = ends[:number] - sizes[chosen]
-            to = np.empty(int(ends[number - 1]), np.uint8)
-            for i, each in enumerate(selections):
-                ours = of_group[chosen] == i
-                each.group.put(rows[chosen[ours]], places[ours], to)
-            if not self.number:
-                self.queue_offset = int(selections[of_group[chosen[0]]].group.queue_offsets[rows[chosen[0]]])
-            self._parts[int(offsets[chosen[0]])] = to.tobytes()
-            self._used_bytes += len(to)
-            self.number += number
-            self.next = int(offsets[chosen[-1]]) + 8  # any record is longer, so no other begins before
-        return number == len(order)

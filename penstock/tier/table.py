@@ -329,6 +329,23 @@ class TierTable:
 
     # --- counters
 
+    @property
+    def is_behind_loss(self) -> bool:
+        """Whether the last range ends where something was lost, so that queues are to be counted anew."""
+        place = f"{self._objects.delta_url}/{LOST_FOLDER}"
+        with self._objects.failures(LOST_FOLDER):
+            try:
+                lost = DeltaTable(place, storage_options=self._objects.options)
+            except TableNotFoundError:
+                return False
+            return lost.transaction_version(self._log.identity) == self.end
+
+    def count_on(self, queues: Iterable[tuple[bytes, int]]) -> None:
+        """Go on counting queues from where the store has them at the table's end. Raises TierError."""
+        found = dict(queues)
+        self._counters.jump_to(found.keys(), found.values())
+        self._objects.put(_snapshot_name(self.end, self._log.identity), self._counters.snapshot())
+
     def _snapshot_in_time(self) -> None:
         """Put the counters down, before what a start reads besides them is more than they are."""
         if self._commits >= COMMITS_PER_SNAPSHOT or self._counted >= max(MOST_RECENT, len(self._counters)):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.store_client import StoreClient
 from penstock.tier.errors import TierError
+from penstock.tier.queue_reading import QueueQuestion
 from penstock.tier.reading import KeyQuestion, ScanQuestion, TableReader
 from store.wire.tier_messages import (
     FindKey,
@@ -19,8 +20,10 @@ from store.wire.tier_messages import (
     FindTime,
     KeyFound,
     PlacesRead,
+    QueueRead,
     RangeRead,
     ReadPlaces,
+    ReadQueue,
     ReadRange,
     ServeTier,
     TierAnswer,
@@ -55,6 +58,10 @@ def answer_to(reader: TableReader, question: TierQuestion, limit_bytes: int) -> 
             case FindKey(key, topic_filter, since_ms, until_ms, before, most):
                 found = reader.find(KeyQuestion(key, topic_filter, since_ms, until_ms, before, most), limit_bytes)
                 return KeyFound(found.before, found.number), found.records
+            case ReadQueue(topic_filter, queue_offset, start, stop, most, max_bytes):
+                of_queue = QueueQuestion(topic_filter, queue_offset, start, stop, most)
+                in_queue = reader.queue(of_queue, max_bytes, limit_bytes)
+                return QueueRead(in_queue.next, in_queue.number, in_queue.queue_offset), in_queue.records
     except TierError as error:
         log.error("a read of history fails: %s", error)
         return TierFault(str(error)), b""

@@ -64,7 +64,21 @@ class FindKey(_Part, frozen=True, tag="key"):
     most: Positive
 
 
-TierQuestion = ReadRange | ReadPlaces | FindTime | FindQueueOffset | FindKey
+class ReadQueue(_Part, frozen=True, tag="queue"):
+    """Messages of a topic or of `level/#` with this queue_offset or a later one, and start <= log_offset < stop.
+
+    `start` 0: wherever they are. At most `most`, whose queue_offsets are adjacent.
+    """
+
+    topic_filter: Name
+    queue_offset: QueueOffset
+    start: LogOffset
+    stop: LogOffset
+    most: Positive
+    max_bytes: Positive
+
+
+TierQuestion = ReadRange | ReadPlaces | FindTime | FindQueueOffset | FindKey | ReadQueue
 
 
 class RangeRead(_Part, frozen=True, tag="range"):
@@ -97,13 +111,22 @@ class KeyFound(_Part, frozen=True, tag="key"):
     messages: Count
 
 
+class QueueRead(_Part, frozen=True, tag="queue"):
+    """To ReadQueue: the log_offset to go on from, how many messages follow, and the queue_offset of the first. If there
+    are none (-1), there is no such message before `next`, which is not behind what the table has."""
+
+    next: LogOffset
+    messages: Count
+    queue_offset: FirstQueueOffset
+
+
 class TierFault(_Part, frozen=True, tag="fault"):
     """To any question: why there is no answer, in one line."""
 
     why: Name
 
 
-TierAnswer = RangeRead | PlacesRead | TimeFound | KeyFound | TierFault
+TierAnswer = RangeRead | PlacesRead | TimeFound | KeyFound | QueueRead | TierFault
 
 
 class ServeTier(WireMessage, frozen=True):

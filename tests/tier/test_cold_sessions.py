@@ -176,3 +176,35 @@ def rows_in(table: Path) -> int:
         return int(DeltaTable(table).to_pyarrow_table(columns=["log_offset"]).num_rows)
     except TableNotFoundError:
         return 0
+
+
+@pytest.mark.parametrize("topic_filter", ["line/#", "line/1/temp"])
+def test_a_shared_subscription_goes_on_in_the_tier(
+    server: PenstockServer, publishing: Publishing, topic_filter: str
+) -> None:
+    device = Subscriber(server, "member").device
+    assert device.subscribe(f"$share/g/{topic_filter}", 1) == ReasonCode.GRANTED_QOS_1
+    device.close()
+    publishing.more(20)
+    publishing.until_dropped()
+    expected = [each for each in publishing.sent if each[0] == "line/1/temp" or not topic_filter.count("1")]
+    member = Subscriber(server, "member")
+    member.take(10)
+    member.device.close()
+    server.kill()
+    server.restart()
+    last = Subscriber(server, "member")
+    last.got = member.got
+    while len(set(last.got)) < len(expected):  # what the member had when it went comes again
+        last.take(len(last.got) + 1)
+    assert sorted(set(last.got)) == sorted(expected)
+    publishing.more(3)
+    assert last.take(len(last.got) + 1)[-1] in publishing.sent[-3:]
+
+
+def test_a_shared_subscription_begins_in_the_tier(server: PenstockServer, publishing: Publishing) -> None:
+    publishing.more(20)
+    publishing.until_dropped()
+    member = Subscriber(server, "member")
+    assert member.device.subscribe("$share/g/line/#", 1, "earliest") == ReasonCode.GRANTED_QOS_1
+    assert member.take(len(publishing.sent)) == publishing.sent

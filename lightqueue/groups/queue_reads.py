@@ -1,0 +1,165 @@
+"""Reads of a group's queue: in the log, and where retention has dropped what is wanted, in the tier if there is one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from lightqueue.queues._queues import Queue
+from lightqueue.queues.table import QueueTable
+from store.log.api import Log
+from store.records._records import Records, lost_before, marked, records_bytes, records_from, records_size
+from store.state.groups import Group
+
+
+class TierPage(NamedTuple):
+    """What a tier has of a queue: from `start` on nothing before `records`, which may be none."""
+
+    start: int
+    records: Records
+
+    @property
+    def behind(self) -> int:
+        return self.records.next
+
+
+class QueueInTier(Protocol):
+    """The messages of one queue that the log does not have any more. `why` it waits; empty: it does not."""
+
+    why: str
+
+    def page(self, queue_offset: int, kept: int) -> TierPage | None:
+        """The page that has this queue_offset, which is before `kept`, where the log takes over.
+
+        None: it is asked for, and the group is served once it is there.
+        """
+
+    def waits_for(self, queue_offset: int) -> bool:
+        """Whether it was asked for, and cannot be asked for again now."""
+
+    def close(self) -> None:
+        """Nothing more is wanted."""
+
+
+class QueueReads:
+    """Reads for one group. Owner of how many messages it never got, as nothing has them any more."""
+
+    def __init__(
+        self,
+        log: Log,
+        queues: QueueTable,
+        queue: Queue,
+        tier: Callable[[], QueueInTier | None],
+        tell_skipped: Callable[[int], None],
+    ) -> None:
+        """`tier`: what there is of the queue in the tier; `tell_skipped`: is told how many messages are gone."""
+        self.skipped = 0
+        self._log = log
+        self._queues = queues
+        self._queue = queue
+        self._open_tier = tier
+        self._tell_skipped = tell_skipped
+        self._tier: QueueInTier | None = None  # while the group stands before the log
+        self._kept = 0  # queue_offset of the first message in the log, when ...
+        self._as_of = -1  # ... the log began there
+        self._told_until = 0
+        self._untold = (-1, 0)  # a queue_offset, and how many messages before it are gone that no message has said
+
+    def read(self, start: int, most: int, max_bytes: int) -> Records:
+        """As QueueTable.read(); nothing from `start` on while the tier is asked. What is gone counts as lost."""
+        if self._tier is None or start >= self._kept_from():
+            records = self._queues.read(self._queue, start, most, max_bytes)
+            if records.first == start:
+                return records if start != self._untold[0] else self._told(start, start, records)
+            if not self._is_in_tier(start):
+                lost = lost_before(records) if records.count else 0
+                return self._told(start, max(start, records.first - lost), records)
+        assert self._tier is not None
+        kept, at = self._kept_from(), start
+        while at < kept:
+            page = self._tier.page(at, kept)
+            if page is None:
+                return Records(start)
+            first = page.records.first
+            if at < page.behind:
+                return self._told(start, max(at, first), _part(page.records, max(0, at - first), most, max_bytes))
+            at = page.behind
+        return self._told(start, at, self._queues.read(self._queue, at, most, max_bytes))
+
+    def record(self, queue_offset: int) -> bytes | None:
+        """A message by its place; empty if it is not kept any more. None: the tier is asked."""
+        if self._tier is None or queue_offset >= self._kept_from():
+            records = self._queues.read(self._queue, queue_offset, 1, 1)
+            if records.count and records.first == queue_offset:
+                return records_bytes(records)
+            if not self._is_in_tier(queue_offset):
+                return b""
+        assert self._tier is not None
+        page = self._tier.page(queue_offset, self._kept_from())
+        if page is None:
+            return None
+        at = queue_offset - page.records.first
+        return records_bytes(page.records, at, 1) if 0 <= at < page.records.count else b""
+
+    def waits_for(self, queue_offset: int) -> bool:
+        """Whether messages from there on are asked for in the tier, so that there is nothing to read now."""
+        return self._tier is not None and queue_offset < self._kept_from() and self._tier.waits_for(queue_offset)
+
+    def settle(self, group: Group) -> None:
+        """Have done with the tier once the group has. To be called now and then."""
+        if self._tier is not None and group.acked_offset >= self._kept_from():
+            self.close()
+
+    def close(self) -> None:
+        """Have done with the tier for now."""
+        if self._tier is not None:
+            self._tier.close()
+            self._tier = None
+
+    @property
+    def why(self) -> str:
+        """Why the tier does not give what is wanted; empty: it does, or nothing is."""
+        return self._tier.why if self._tier is not None else ""
+
+    def gone(self) -> None:
+        """A single message is not kept any more."""
+        self.skipped += 1
+        self._tell_skipped(1)
+
+    def _is_in_tier(self, queue_offset: int) -> bool:
+        """Whether retention has dropped a message that the tier may have."""
+        if queue_offset >= self._kept_from():
+            return False
+        self._tier = self._open_tier()
+        return self._tier is not None
+
+    def _kept_from(self) -> int:
+        """queue_offset of the first message that the log has."""
+        if self._as_of != self._log.first:
+            self._as_of = self._log.first
+            self._kept = self._queues.position_of(self._queue, self._as_of)
+        return self._kept
+
+    def _told(self, start: int, until: int, records: Records) -> Records:
+        """`records`, of which the first one says that what is between two queue_offsets is gone."""
+        new = until - max(start, self._told_until)
+        if new > 0:
+            self._told_until = until
+            self.skipped += new
+            self._tell_skipped(new)
+        missing = until - start
+        if start == self._untold[0]:
+            missing += self._untold[1]
+        if not records.count and missing:
+            self._untold = records.first, missing
+        return marked(records, missing)
+
+
+def _part(records: Records, first: int, most: int, max_bytes: int) -> Records:
+    """Records from number `first` on: at most `most`, of `max_bytes`; one that is larger goes alone."""
+    count = min(records.count - first, most)
+    if not first and count == records.count and records_size(records) <= max_bytes:
+        return records
+    fits = bisect_right(range(1, count + 1), max_bytes, key=lambda number: len(records_bytes(records, first, number)))
+    return records_from(records_bytes(records, first, max(1, fits)), records.first + first)
