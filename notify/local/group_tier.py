@@ -29,6 +29,9 @@ PAGES_OF_GROUP: Final = 4
 MOST_BYTES: Final = 64 << 20  # of the pages of all groups
 PAUSE_S: Final = 1.0  # before it is tried again
 SAID_AGAIN_S: Final = 60.0
+COUNTS_DIFFER: Final = (
+    "group %s over %s: the store's queue_offsets are %d ahead of the tier's; it goes on by the store's"
+)
 NOT_WRITTEN: Final = "the tier has not written them yet"
 SOMETHING_ELSE: Final = "the tier has answered something else"
 PLACE: Final = re.compile(r"[@=]?\d{1,19}")  # in the queue
@@ -51,6 +54,7 @@ class GroupPages:
         self._pages: list[TierPage] = []  # the last one was used last
         self._wanted = -1  # the queue_offset that is asked for; -1: none
         self._again_s = 0.0  # not before
+        self._ahead: int | None = None  # of the tier's queue_offsets are the store's; None: to be asked
         self._place = (-1, 0)  # a queue_offset, and the log_offset from which on to look for it
         self._said_s = 0.0
         self._is_closed = False
@@ -67,7 +71,11 @@ class GroupPages:
             return TierPage(queue_offset, Records(kept))
         if self._wanted < 0 and self._owner.clock() >= self._again_s:
             self._wanted = queue_offset
-            self._ask(self._place[1] if self._place[0] == queue_offset else 0, kept)
+            log_offset = self._owner.place_of(self.queue, kept)
+            if self._ahead is None and log_offset:
+                self._compare(kept, log_offset)
+            else:
+                self._ask(self._place[1] if self._place[0] == queue_offset else 0, kept)
         return None
 
     def waits_for(self, queue_offset: int) -> bool:
@@ -84,6 +92,27 @@ class GroupPages:
             self._owner.gone(page)
         self._pages = []
 
+    def _compare(self, kept: int, log_offset: int) -> None:
+        """Ask for the tier's queue_offset of the first message in the log, which is `kept` here.
+
+        It differs if the tier began to count later, or has messages of a log that this one was restored from.
+        """
+
+        def came(answer: TierAnswer, _: bytes) -> None:
+            self._wanted = -1
+            if isinstance(answer, QueueRead) and (answer.messages or answer.next > log_offset):
+                self._ahead = kept - answer.queue_offset if answer.messages else 0
+                if self._ahead:
+                    _events.warning("group", COUNTS_DIFFER, *self.queue.state.key, self._ahead)
+            elif isinstance(answer, QueueRead):
+                self._pause(NOT_WRITTEN)
+            else:
+                self._pause(answer.why if isinstance(answer, TierFault) else SOMETHING_ELSE)
+            self._owner.serve(self.queue)
+
+        question = ReadQueue(self.queue.state.topic_filter, 0, log_offset, log_offset + 1, 1, 1)
+        self._owner.ask(question, LIMIT_BYTES, came)
+
     def _ask(self, start: int, kept: int) -> None:
         """Ask for the messages from `_wanted` on, from a log_offset on (0: wherever they are)."""
         stop, wanted = self._owner.log_first, self._wanted
@@ -91,7 +120,8 @@ class GroupPages:
         def came(answer: TierAnswer, records: bytes) -> None:
             self._came(wanted, answer, records, start, stop, kept)
 
-        question = ReadQueue(self.queue.state.topic_filter, wanted, start, stop, PAGE_MESSAGES, PAGE_BYTES)
+        number = max(0, wanted - (self._ahead or 0))
+        question = ReadQueue(self.queue.state.topic_filter, number, start, stop, PAGE_MESSAGES, PAGE_BYTES)
         self._owner.ask(question, LIMIT_BYTES, came)
 
     def _came(self, wanted: int, answer: TierAnswer, records: bytes, start: int, stop: int, kept: int) -> None:
@@ -101,7 +131,7 @@ class GroupPages:
         if not isinstance(answer, QueueRead):
             self._pause(answer.why if isinstance(answer, TierFault) else SOMETHING_ELSE)
         elif answer.messages:
-            found = records_from(records, answer.queue_offset)
+            found = records_from(records, max(wanted, answer.queue_offset + (self._ahead or 0)))
             self._place = found.next, answer.next
             self._add(TierPage(wanted, found))
         elif answer.next >= stop:
@@ -155,6 +185,11 @@ class GroupTier:
     @property
     def log_first(self) -> int:
         return self._messages.log.first
+
+    def place_of(self, queue: GroupQueue, queue_offset: int) -> int:
+        """log_offset of a message in the log; 0: the queue has none there."""
+        is_there = queue_offset < queue.queue.next_offset
+        return self._messages.queues.log_offset_at(queue.queue, queue_offset) if is_there else 0
 
     def _queue_in_tier(self, queue: GroupQueue) -> GroupPages | None:
         return GroupPages(self, queue) if self.has(queue.state.topic_filter) else None
