@@ -73,7 +73,7 @@ class BatchReader(DataSourceReader):
         with ExitStack() as opening:
             log = opening.enter_context(opened(self.request))
             # First of all: an index knows of a record near the log's end.
-            index = _index_for(log, self.request, opening) if isinstance(log, LogFolder) else None
+            index = index_for(log, self.request, opening) if isinstance(log, LogFolder) else None
             history = LogAndTier(log, self.request)
             start, end = self.range_of(history)
             while True:
@@ -122,7 +122,7 @@ class BatchReader(DataSourceReader):
             yield from topic_rows(log, LogAndTier(log, self.request), self.request, self.schema, partition)
 
 
-def _index_for(log: LogFolder, request: Request, copies: ExitStack) -> Index | None:
+def index_for(log: LogFolder, request: Request, copies: ExitStack) -> Index | None:
     """An index, if single topics are wanted or the log's end is far away; else None."""
     if not request.is_filtered and log.tail_bytes() < TAIL_BYTES:
         return None

@@ -106,6 +106,13 @@ class TierFiles:
         self._listed = found
         return found
 
+    def urls(self, listing: TableListing) -> list[str]:
+        """Of the data files, as Spark's own readers take them."""
+        with self._failures():
+            folder = self._objects.folder
+        root = f"file://{folder}" if folder is not None else self._url.replace("s3://", "s3a://", 1)
+        return [f"{root.rstrip('/')}/{file.path}" for file in listing.files]
+
     @contextmanager
     def _failures(self) -> Iterator[None]:
         """Errors of the tier in words for who reads with Spark."""

@@ -87,13 +87,16 @@ class TierRows:
 
     @cached_property
     def _messages(self) -> Messages:
-        """Messages that have properties and nothing else."""
-        column = self._one("properties")
-        _, offsets, data = column.buffers()
-        places = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
-        found = Messages(np.frombuffer(data or b"", np.uint8), 0, np.zeros(len(column), np.int64))
-        found.properties = ColumnParts(places[:-1], np.diff(places).astype(np.int32))
-        return found
+        return having_properties(self._one("properties"))
+
+
+def having_properties(column: pa.BinaryArray) -> Messages:
+    """Messages that have properties and nothing else."""
+    _, offsets, data = column.buffers()
+    places = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    found = Messages(np.frombuffer(data or b"", np.uint8), 0, np.zeros(len(column), np.int64))
+    found.properties = ColumnParts(places[:-1], np.diff(places).astype(np.int32))
+    return found
 
 
 def _joined(

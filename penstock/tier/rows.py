@@ -111,10 +111,10 @@ class SortedMessages:
 
     def rows(self, firsts: list[int]) -> pa.RecordBatch:
         found = self.messages
-        namespaces, plain_topics = _plain_topics(self.topics)
+        namespaces, names = plain_topics(self.topics)
         columns = [
             repeated(pa.array(namespaces, pa.string()), self.of_topic),
-            repeated(pa.array(plain_topics, pa.string()), self.of_topic),
+            repeated(pa.array(names, pa.string()), self.of_topic),
             found.column("log_offset"),
             found.column("timestamp"),
             self.queue_offsets(firsts),
@@ -143,7 +143,7 @@ class SortedMessages:
         if not any(namespaces) and not pc.any(pc.starts_with(found, MARK)).as_py():
             return found
         ids, of_topic = found.to_pylist(), self.of_topic.tolist()
-        return pa.array([_plain_client_id(namespaces[of_topic[i]], each) for i, each in enumerate(ids)], pa.string())
+        return pa.array([plain_client_id(namespaces[of_topic[i]], each) for i, each in enumerate(ids)], pa.string())
 
 
 def row_groups(messages: Messages, end: int, counters: QueueCounters) -> Iterator[RowGroup]:
@@ -204,7 +204,7 @@ def hash_of_key(key: bytes) -> np.uint64:
     return np.uint64(found)
 
 
-def _plain_topics(topics: list[bytes]) -> tuple[list[str], list[str]]:
+def plain_topics(topics: list[bytes]) -> tuple[list[str], list[str]]:
     """Namespaces and plain names of topics as they are in the log. What no client could name is left as it is."""
     namespaces, names = [], []
     for topic in topics:
@@ -222,7 +222,7 @@ def _of_namespace(topic: str) -> tuple[Namespace, str]:
     return (found, plain) if found.topic(plain) == topic else (DEFAULT, topic)
 
 
-def _plain_client_id(namespace: str, client_id: str) -> str:
+def plain_client_id(namespace: str, client_id: str) -> str:
     """Without the prefix of its topic's namespace, if restored_client_id() then finds it: see docs/tier.md."""
     for text in (Namespace(namespace).plain_client_id(client_id), client_id):
         if restored_client_id(namespace, text) == client_id:

@@ -70,6 +70,23 @@ def messages(chance: random.Random, count: int) -> RecordBatch:
     return batch
 
 
+def committed(data: Path, place: TablePlace) -> TierTable:
+    """A table that has the log of a folder so far, by a commit for each two segments."""
+    log = LogFolder(str(data))
+    end = log.end()
+    table = TierTable.open(ObjectFolder(place.url, place.options), WrittenLog(log.identity(), HEADER_BYTES, end))
+    segments = [each for each in log.segments() if (each.end or end) > table.end]
+    for number in range(0, len(segments), 2):
+        writer = table.begin()
+        for segment in segments[number : number + 2]:
+            if writer.end < segment.first:
+                writer.skip(segment.first)
+            for piece in log.pieces(writer.end, segment.end or end):
+                writer.add(piece.data.tobytes(), piece.log_offset)
+        table.commit(writer.finish())
+    return table
+
+
 class ColdLog:
     """A folder with small segments, and a table. What the log had is known before retention drops it."""
 
@@ -86,20 +103,8 @@ class ColdLog:
         self._stores.stop(store)
 
     def commit(self) -> None:
-        """Have the table have the log so far, by a commit for each two segments."""
-        log = LogFolder(str(self.data))
-        objects = ObjectFolder(self.place.url, self.place.options)
-        written = WrittenLog(log.identity(), HEADER_BYTES, log.end())
-        self.table = table = TierTable.open(objects, written)
-        segments = [each for each in log.segments() if (each.end or log.end()) > table.end]
-        for number in range(0, len(segments), 2):
-            writer = table.begin()
-            for segment in segments[number : number + 2]:
-                if writer.end < segment.first:
-                    writer.skip(segment.first)
-                for piece in log.pieces(writer.end, segment.end or log.end()):
-                    writer.add(piece.data.tobytes(), piece.log_offset)
-            table.commit(writer.finish())
+        """Have the table have the log so far."""
+        self.table = committed(self.data, self.place)
 
     def merge(self) -> None:
         """Merge the table's files, and delete those that were merged, as the tier does after some hours."""

@@ -1,6 +1,7 @@
 """docs/spark.md and the README's Spark example: the tables name what there is, the programs run."""
 
 import re
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,9 +12,11 @@ from penstock.spark.export import Export
 from penstock.spark.options import OPTIONS
 from penstock.spark.sink import WRITABLE
 from penstock.spark.source import PenstockSource
+from tests.spark.cold import committed
 from tests.spark.fleet import Fleet
 from tests.spark.test_wire import TOKEN, url_of
 from tests.support.server_process import ROOT
+from tests.tier.places import TablePlace
 
 PAGE = (ROOT / "docs" / "spark.md").read_text()
 README = (ROOT / "README.md").read_text()
@@ -44,6 +47,7 @@ def test_the_programs_run(
     example = README.split("<!-- spark: run by tests/spark/test_docs.py -->")[1].split("\n## ")[0]
     folder = tmp_path_factory.mktemp("programs")
     Export(fleet.path, folder / "exported").run(spark, print)
+    committed(Path(fleet.path), TablePlace(f"{folder}/fleet", {}))
     for program in [
         *re.findall(r"```python\n(.*?)```", PAGE, re.S),
         re.findall(r"```python\n(.*?)```", example, re.S)[0],
@@ -56,6 +60,8 @@ def test_the_programs_run(
         for call in ("load", "start"):
             stated = f'.{call}("penstock://localhost:7700")'
             program = program.replace(stated, f'.option("token", "{TOKEN}").{call}("{url_of(apart)}")')
+        stated = '"penstock://localhost:7700", tier="s3://bucket/fleet"'
+        program = program.replace(stated, f'{fleet.path!r}, tier="{folder}/fleet"')
         stated = 'explain("penstock://localhost:7700"'
         program = program.replace(stated, f'explain("{url_of(apart)}", token="{TOKEN}"')
         exec(program, {"spark": spark})

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock.spark.errors import DataLost, SparkSourceError, TierUnreadable
@@ -227,8 +230,6 @@ def test_a_wrong_url_no_rights_and_other_tables(cold: ColdLog, tmp_path: Path, s
 
 def test_a_table_of_a_later_version(cold: ColdLog) -> None:
     cold.drop(0.5)
-    from deltalake import DeltaTable
-
     table = DeltaTable(cold.place.url)
     table.alter.set_table_properties({"penstock.format": "2"}, raise_if_not_exists=False)
     with pytest.raises(TierUnreadable, match=r"is of a later version \(format 2.*install that version"):
@@ -245,3 +246,17 @@ def test_a_file_that_is_gone_is_named(cold: ColdLog) -> None:
     with pytest.raises(TierUnreadable, match=f"{path}.*is not there") as error:
         read_parts(reader, parts)
     one_line(error)
+
+
+def test_without_the_extra_it_is_said_what_to_install() -> None:
+    """The rest of penstock.spark does without."""
+    program = """if True:
+        import sys
+        sys.modules["deltalake"] = sys.modules["obstore"] = None
+        from penstock.spark.options import parse_options
+        import penstock.spark
+        parse_options({"path": "/x"})
+        parse_options({"path": "/x", "tier": "/y"})
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert "tier: needs `pip install penstock[spark,tier]`" in done.stderr.splitlines()[-1]

@@ -1,0 +1,116 @@
+"""All history as one DataFrame: the tier's table by Spark's own Parquet reader, and behind it what only the log has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from penstock.columns import COLUMNS
+from penstock.spark.batch import index_for
+from penstock.spark.folder import LogFolder
+from penstock.spark.log_and_tier import LogAndTier
+from penstock.spark.logs import opened
+from penstock.spark.options import LOG_POSITION, parse_options
+from penstock.spark.tier_rows import having_properties
+from penstock.tier.rows import plain_client_id, plain_topics
+from store.records.records import RecordFlag
+
+_OF_FILES: Final = ("topic", "log_offset", "timestamp", "queue_offset", "payload", "key", "client_id")
+_OF_PROPERTIES: Final = ("user_properties", "content_type", "response_topic", "correlation_data")
+_TYPES: Final = {
+    "day": pa.date32(),
+    "namespace": pa.string(),
+    **{name: COLUMNS[name].type for name in (*_OF_FILES, "qos", "retain", *_OF_PROPERTIES)},
+}
+"""The columns of table(), in their order."""
+_FILES_TYPES: Final = {
+    "day": pa.date32(),
+    "namespace": pa.string(),
+    "flags": pa.int16(),
+    "properties": pa.binary(),
+    **{name: COLUMNS[name].type for name in _OF_FILES},
+}
+_US_PER_DAY: Final = 86_400_000_000
+
+
+def table(spark: SparkSession, url: str, *, tier: str, **options: str) -> DataFrame:
+    """The messages that tier and log have now; a query sees no newer ones.
+
+    `url`: as for load(). `tier`: where the table is. `options`: those of format("penstock") that say how to connect.
+    Raises SparkSourceError.
+    """
+    given = {"path": url, "tier": tier, **options}
+    request = parse_options(given)
+    with ExitStack() as opening:
+        log = opening.enter_context(opened(request))
+        if isinstance(log, LogFolder):
+            index_for(log, request, opening)  # it knows of a record near the log's end
+        found = LogAndTier(log, request).tier
+        listing = found.look()
+        found.check(listing.first, listing.end)
+        end = log.end()
+    stored = _stored(spark, found.urls(listing))
+    if end <= listing.end:
+        return stored
+    places = (json.dumps({LOG_POSITION: place}) for place in (listing.end, end))
+    given |= zip(("startingOffsets", "endingOffsets"), places, strict=True)
+    newest = spark.read.format("penstock").options(**given).load()
+    return stored.union(newest.mapInArrow(_as_in_table, _schema(_TYPES)))
+
+
+def _stored(spark: SparkSession, urls: list[str]) -> DataFrame:
+    """The rows of the table's files."""
+    if not urls:
+        return spark.createDataFrame([], _schema(_TYPES))
+    root = urls[0].rpartition("/day=")[0]
+    files = spark.read.schema(_schema(_FILES_TYPES)).option("basePath", root).parquet(*urls)
+    flags = F.col("flags")
+    made: dict[str, Column] = {
+        "qos": flags.bitwiseAND(int(RecordFlag.QOS_MASK)).cast("int"),
+        "retain": flags.bitwiseAND(int(RecordFlag.RETAIN)) != 0,
+        **{name: _decoded(name)(F.col("properties")) for name in _OF_PROPERTIES},
+    }
+    return files.select(*(made[name].alias(name) if name in made else F.col(name) for name in _TYPES))
+
+
+def _decoded(name: str) -> Callable[[Column], Column]:
+    """A column that is in the raw properties. Spark decodes it only for queries that use it."""
+
+    def of(properties: pa.Array) -> pa.Array:
+        return having_properties(properties).column(name)
+
+    # PySpark's stubs want the kind of function too, which it then warns of.
+    decode: Callable[[Column], Column] = arrow_udf(of, from_arrow_type(COLUMNS[name].type))  # type: ignore[call-overload]
+    return decode
+
+
+def _as_in_table(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows with names of the log, as the table has them."""
+    for batch in batches:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        topics = columns["topic"].dictionary_encode()
+        of_topics = plain_topics([topic.encode() for topic in topics.dictionary.to_pylist()])
+        spaces, names = (pa.array(each, pa.string()).take(topics.indices) for each in of_topics)
+        clients = zip(spaces.to_pylist(), columns["client_id"].to_pylist(), strict=True)
+        days = columns["timestamp"].view(pa.int64()).to_numpy() // _US_PER_DAY
+        columns |= {
+            "day": pa.array(days.astype(np.int32)).view(pa.date32()),
+            "namespace": spaces,
+            "topic": names,
+            "client_id": pa.array([plain_client_id(*each) for each in clients], pa.string()),
+        }
+        yield pa.RecordBatch.from_arrays([columns[name] for name in _TYPES], names=list(_TYPES))
+
+
+def _schema(types: dict[str, pa.DataType]) -> StructType:
+    return StructType([StructField(name, from_arrow_type(type_)) for name, type_ in types.items()])
