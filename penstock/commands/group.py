@@ -44,12 +44,17 @@ def connect(store: str | None, config: Path | None) -> "StoreClient":
 @group.command("list")
 def list_groups(store: Store = None, config: Config = None, as_json: Json = False) -> None:
     """Show all groups: lag, messages in flight, retries, dead letters."""
-    with connect(store, config) as client:
-        rows = _rows(client, _groups(client, ""))
+    rows = rows_of_groups(store, config)
     if as_json:
         typer.echo(json.dumps(rows))
     else:
         show_table(wide_console(), "groups", rows)
+
+
+def rows_of_groups(store: str | None, config: Path | None) -> list[dict[str, Any]]:
+    """All groups of a store, as tables have them."""
+    with connect(store, config) as client:
+        return _rows(client, _groups(client, ""))
 
 
 @group.command()
@@ -116,16 +121,16 @@ def set_(
 @group.command()
 def pause(name: Name, topic_filter: Filter = None, store: Store = None, config: Config = None) -> None:
     """Stop a group from handing out messages. Its consumers keep, and may settle, those that they hold."""
-    _pause(name, topic_filter, store, config, paused=True)
+    pause_group(name, topic_filter, store, config, paused=True)
 
 
 @group.command()
 def resume(name: Name, topic_filter: Filter = None, store: Store = None, config: Config = None) -> None:
     """Have a paused group hand out messages again."""
-    _pause(name, topic_filter, store, config, paused=False)
+    pause_group(name, topic_filter, store, config, paused=False)
 
 
-def _pause(name: str, topic_filter: str | None, store: str | None, config: Path | None, paused: bool) -> None:
+def pause_group(name: str, topic_filter: str | None, store: str | None, config: Path | None, paused: bool) -> None:
     from store.wire.group_messages import GroupDone, GroupPause
 
     with connect(store, config) as client:

@@ -1,5 +1,6 @@
 """`penstock serve`: everything in one process."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,6 +39,9 @@ def serve(
     no_console: Annotated[
         bool, typer.Option("--no-console", help="Do not start the console (HTTP API and pages).")
     ] = False,
+    flows: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Run the flows of this file beside it (docs/flows.md).")
+    ] = None,
 ) -> None:
     """Run the gateway and the store, in one process unless --gateways says otherwise.
 
@@ -52,6 +56,7 @@ def serve(
         "log_level": log_level,
         "log_format": log_format,
         "console.enabled": False if no_console else None,
+        "flows.file": flows,
     }
     settings = settings_in_force(flags, config, print_config)
     if gateways:

@@ -29,6 +29,7 @@ TITLES = {
     "tracing": "[tracing]",
     "console": "[console]",
     "tier": "[tier]",
+    "flows": "[flows]",
 }
 UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 

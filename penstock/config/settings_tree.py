@@ -20,6 +20,7 @@ from notify.links.address import without_credentials
 from notify.settings import NotifySettings, WireSettings
 from penstock.config.audit_settings import AuditSettings
 from penstock.config.console_settings import ConsoleSettings
+from penstock.config.flows_settings import FlowsSettings
 from penstock.config.tier_settings import TierSettings
 from penstock.config.tracing_settings import TracingSettings
 from store.settings import StoreSettings
@@ -37,6 +38,7 @@ class Settings:
     tracing: TracingSettings = field(default_factory=TracingSettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
     tier: TierSettings = field(default_factory=TierSettings)
+    flows: FlowsSettings = field(default_factory=FlowsSettings)
     admin: str | None = field(
         default=None,
         metadata={

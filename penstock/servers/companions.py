@@ -1,9 +1,9 @@
-"""The console and the tier, which a server starts beside itself, as processes that end with it."""
+"""The console, the tier and the flows, which a server starts beside itself, as processes that end with it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from store.wire.log_messages import HoldLog
 
 log = logging.getLogger("penstock.tier")
 
-CONSOLE_GRACE_S, TIER_GRACE_S = 5.0, 15.0
+CONSOLE_GRACE_S, TIER_GRACE_S, FLOWS_GRACE_S = 5.0, 15.0, 15.0
 RATES = {path for path in SETTINGS if path.startswith("quota.") and path.endswith("_per_s")} | {
     "quota.burst_ms",
     "quota.bound_default_namespace",
@@ -62,17 +62,32 @@ async def start_tier(settings: Settings, closing: AsyncExitStack, stop: Stop) ->
         await _start(Companion("tier", settings, OPERATOR_SOCKET, TIER_GRACE_S, environment), closing, stop)
 
 
+async def start_flows(settings: Settings, closing: AsyncExitStack, stop: Stop) -> None:
+    """Start the flows if there are some; nobody waits until they have begun."""
+    if settings.flows.file is not None:
+        environment = environment_of(settings, ("flows.", "log_"))
+        command = ["flow", "run", str(settings.flows.file.absolute())]
+        companion = Companion("flows", settings, CONSOLE_SOCKET, FLOWS_GRACE_S, environment, command)
+        await _start(companion, closing, stop)
+
+
 class Companion(Child):
     """A process that the store does without, called as its command: it is started again whenever it ends, unless a
     setting is wrong.
     """
 
     def __init__(
-        self, name: str, settings: Settings, socket: str, grace_s: float, environment: Mapping[str, str]
+        self,
+        name: str,
+        settings: Settings,
+        socket: str,
+        grace_s: float,
+        environment: Mapping[str, str],
+        command: Sequence[str] = (),
     ) -> None:
-        """`socket`: by which it comes to the store, in the data folder."""
+        """`socket`: by which it comes to the store, in the data folder. `command`: if it is not called as its name."""
         store = f"unix://{(settings.store.data / socket).absolute()}"
-        super().__init__(name, [name, "--store", store], grace_s, environment=environment)
+        super().__init__(name, [*(command or [name]), "--store", store], grace_s, environment=environment)
 
     def heard(self, event: str, url: str) -> None:
         if event == self.name:

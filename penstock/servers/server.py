@@ -19,7 +19,7 @@ from penstock.config.settings import Settings
 from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls
-from penstock.servers.companions import check_console_exposed, hold_for_tier, start_console, start_tier
+from penstock.servers.companions import check_console_exposed, hold_for_tier, start_console, start_flows, start_tier
 from penstock.servers.facts import ProcessFacts
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.servers.process import DRAIN_S, Stop, heed_hangup, listen_in_data_folder, run, tune_garbage_collection
@@ -103,6 +103,7 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
         listeners.say_ready(data=settings.store.data)
         await start_console(settings, closing, stop)
         await start_tier(settings, closing, stop)
+        await start_flows(settings, closing, stop)
         await stop.tick(tick)
 
 

@@ -228,6 +228,7 @@ def test_every_setting_is_documented_and_allows_its_default() -> None:
         "tracing",
         "console",
         "tier",
+        "flows",
     }
     assert len(SETTINGS) > len(fields(Settings))
 

@@ -1,0 +1,219 @@
+"""Flows as a TOML file has them: read, and seen to be right before anything starts."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from gateway.mqtt.errors import ProtocolError
+from gateway.mqtt.topics import validate_topic_filter
+from penstock.errors import UsageError
+from penstock.flows.errors import FlowError
+from penstock.flows.expressions import BadExpression, Condition, Template
+
+Format = Literal["cloudevents", "cloudevents-binary", "cloudevents-batch", "raw"]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+GROUP_PREFIX: Final = "flow."
+"""The group of a flow is called so, with the flow's name behind it."""
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_UNKNOWN = re.compile(r"contains unknown field `([^`]*)`")
+_PATH = re.compile(r" - at `\$\.?(.*)`$")
+_SECRET_HEADER = re.compile(r"authorization|cookie|token|secret|password|api-?key", re.IGNORECASE)
+
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+
+
+class Secret(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Where a secret is: in a file, or in an environment variable. It is read when the flow starts."""
+
+    file: str = ""
+    env: str = ""
+
+    def __repr__(self) -> str:
+        return f"Secret({self.file or self.env})"
+
+    def read(self, flow: str, field: str) -> str:
+        """Raises FlowError."""
+        if bool(self.file) == bool(self.env):
+            raise FlowError(
+                flow, field, "a secret is in a file or in the environment", 'say { file = "PATH" } or { env = "NAME" }'
+            )
+        if self.env:
+            found = os.environ.get(self.env)
+            if not found:
+                raise FlowError(flow, field, f"the environment has no {self.env}", "set it, or name another one")
+            return found
+        try:
+            found = Path(self.file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise FlowError(
+                flow, field, f"{self.file}: {error}", "put the secret there, for this user to read"
+            ) from None
+        if not found:
+            raise FlowError(flow, field, f"{self.file} is empty", "put the secret there")
+        return found
+
+
+class Mapped(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What a message becomes; what is left out stays as it is. Texts with CEL expressions in braces."""
+
+    topic: str | None = None
+    payload: str | None = None
+    key: str | None = None
+    content_type: str | None = None
+    headers: dict[str, str] = {}
+
+
+class FlowSource(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename={"from_": "from", "map_": "map"}):
+    """One flow as the file has it. docs/flows.md has what each field means."""
+
+    from_: str
+    to: str
+    where: str = ""
+    map_: Mapped = msgspec.field(default_factory=Mapped)
+    format: Format = "cloudevents"
+    type: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "penstock.message"
+    source: str = ""
+    start: str = ""
+    ordered: bool = False
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
+    batch: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 100
+    timeout_s: Seconds = 10.0
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 16
+    retry_after_s: Seconds = 1.0
+    retry_most_s: Seconds = 300.0
+    headers: dict[str, str | Secret] = {}
+    sign: Secret | None = None
+    token: Secret | None = None
+    ca_file: str = ""
+    allow_addresses: list[str] = []
+    rotate_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 1 << 30
+
+
+class Flow:
+    """A flow that is right as far as can be seen without its sink: its expressions are compiled, its secrets read."""
+
+    def __init__(self, name: str, source: FlowSource) -> None:
+        """Raises FlowError."""
+        self.name = name
+        self.said = source
+        self.group = GROUP_PREFIX + name
+        if not _NAME.fullmatch(name):
+            raise FlowError(name, "", "a name has 1 to 100 letters, digits, _ and -", "rename it")
+        try:
+            validate_topic_filter(source.from_)
+        except ProtocolError as error:
+            raise FlowError(
+                name, "from", f"{source.from_!r} is no topic filter: {error}", 'say one, as "plant/+/temp"'
+            ) from None
+        if source.from_.startswith("$share/"):
+            raise FlowError(name, "from", "a flow is a group by itself", "leave out $share/GROUP/")
+        self.where = self._condition(source.where)
+        mapped = source.map_
+        self.topic = self._template("map.topic", mapped.topic)
+        self.payload = self._template("map.payload", mapped.payload)
+        self.key = self._template("map.key", mapped.key)
+        self.content_type = self._template("map.content_type", mapped.content_type)
+        self.mapped_headers = {
+            header: template
+            for header, text in mapped.headers.items()
+            if (template := self._template(f"map.headers.{header}", text)) is not None
+        }
+        self.headers = {header: self._header(header, value) for header, value in source.headers.items()}
+        self.signing_key = source.sign.read(name, "sign") if source.sign is not None else ""
+        self.token = source.token.read(name, "token") if source.token is not None else ""
+        self.allowed = tuple(map(self._network, source.allow_addresses))
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name}>"
+
+    def _condition(self, text: str) -> Condition | None:
+        try:
+            return Condition(text) if text.strip() else None
+        except BadExpression as error:
+            raise FlowError(self.name, "where", str(error), error.remedy) from None
+
+    def _template(self, field: str, text: str | None) -> Template | None:
+        try:
+            return Template(text) if text is not None else None
+        except BadExpression as error:
+            raise FlowError(self.name, field, str(error), error.remedy) from None
+
+    def _header(self, header: str, value: str | Secret) -> str:
+        field = f"headers.{header}"
+        if isinstance(value, Secret):
+            return value.read(self.name, field)
+        if _SECRET_HEADER.search(header):
+            remedy = f'say {header} = {{ env = "NAME" }} or {{ file = "PATH" }}'
+            raise FlowError(self.name, field, "a secret does not stand in this file", remedy)
+        return value
+
+    def _network(self, text: str) -> Network:
+        try:
+            return ipaddress.ip_network(text)
+        except ValueError as error:
+            raise FlowError(self.name, "allow_addresses", str(error), 'say networks, as "169.254.10.0/24"') from None
+
+
+def read_flows(path: Path) -> list[Flow]:
+    """The flows of a file. Raises UsageError, FlowError."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}; give a file with flows (docs/flows.md)") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: is no TOML: {error}; mend that line") from None
+    try:
+        return _flows(path, data)
+    except FlowError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _flows(path: Path, data: dict[str, Any]) -> list[Flow]:
+    tables = data.pop("flow", None)
+    if data:
+        raise UsageError(f"{path}: {next(iter(data))!r} is not known here; flows are tables: [flow.NAME]")
+    if not isinstance(tables, dict) or not tables:
+        raise UsageError(f"{path}: there is no flow; write a table [flow.NAME] with `from` and `to`")
+    return [Flow(name, _source(name, table)) for name, table in tables.items()]
+
+
+def _source(name: str, table: object) -> FlowSource:
+    """Raises FlowError."""
+    try:
+        return msgspec.convert(table, FlowSource)
+    except msgspec.ValidationError as error:
+        raise _explained(name, str(error)) from None
+
+
+def _explained(name: str, text: str) -> FlowError:
+    found = _PATH.search(text)
+    field = found[1].replace("[...]", "") if found else ""
+    reason = _PATH.sub("", text)
+    unknown = _UNKNOWN.search(reason)
+    if unknown:
+        near = difflib.get_close_matches(unknown[1], _fields_at(field), 1)
+        return FlowError(
+            name, field, f"`{unknown[1]}` is not known", f"is `{near[0]}` meant?" if near else "see docs/flows.md"
+        )
+    return FlowError(name, field, reason[:1].lower() + reason[1:], "see docs/flows.md")
+
+
+def _fields_at(field: str) -> list[str]:
+    structs: dict[str, type[msgspec.Struct]] = {"map": Mapped, "": FlowSource}
+    return list(structs.get(field, Secret).__struct_encode_fields__)
+
+
+def without_credentials(flow: str, field: str, url: str) -> str:
+    """A URL that has no user and no password, which would be printed. Raises FlowError."""
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise FlowError(flow, field, "a URL has no password here", 'say headers = { Authorization = { env = "NAME" } }')
+    return url

@@ -1,0 +1,161 @@
+"""What a message becomes in a flow, and how it is written: as a CloudEvent (CloudEvents 1.0), or as it is."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from cloudevents.core.bindings.http import to_binary
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+
+from penstock.flows.definition import Flow, Format
+from penstock.flows.errors import FlowError, Unfit
+from penstock.sdk.message import Message
+
+STRUCTURED: Final = "application/cloudevents+json"
+BATCH: Final = "application/cloudevents-batch+json"
+JSON, TEXT, BYTES = "application/json", "text/plain", "application/octet-stream"
+_ATTRIBUTE = re.compile(r"[a-z0-9]{1,20}")
+_RESERVED = {"id", "source", "type", "specversion", "subject", "time", "datacontenttype", "dataschema", "data"}
+_format = JSONFormat()
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+class FlowEvent(NamedTuple):
+    """What a message became by `map`."""
+
+    id: str
+    log_offset: int
+    time: datetime
+    topic: str
+    payload: bytes
+    key: str
+    content_type: str
+    headers: dict[str, str]
+
+
+class Written(NamedTuple):
+    """An event as bytes, and the HTTP headers that go with it."""
+
+    headers: dict[str, str]
+    body: bytes
+
+
+def event_of(flow: Flow, message: Message) -> FlowEvent:
+    """Raises Unfit."""
+    return FlowEvent(
+        message.message_id,
+        message.log_offset,
+        message.stored_at,
+        flow.topic.text(message) if flow.topic is not None else message.topic,
+        flow.payload.made(message) if flow.payload is not None else message.payload,
+        flow.key.text(message) if flow.key is not None else message.key or "",
+        flow.content_type.text(message) if flow.content_type is not None else message.content_type or "",
+        {header: template.text(message) for header, template in flow.mapped_headers.items()},
+    )
+
+
+class EventWriter:
+    """Writes the events of one flow."""
+
+    def __init__(self, flow: Flow, source: str) -> None:
+        """`source`: of CloudEvents. Raises FlowError."""
+        self._type, self._source = flow.said.type, source
+        self._is_cloudevent = flow.said.format != "raw"
+        for header in flow.mapped_headers if self._is_cloudevent else ():
+            if not _ATTRIBUTE.fullmatch(header) or header in _RESERVED:
+                reason = "is no name of an extension attribute of a CloudEvent"
+                raise FlowError(
+                    flow.name, f"map.headers.{header}", reason, "use 1 to 20 of a-z and 0-9, none of its own"
+                )
+
+    def http(self, events: Sequence[FlowEvent], format: Format) -> Written:
+        """A request; of `cloudevents-batch` with all events, else with the only one. Raises Unfit."""
+        if format == "cloudevents-batch":
+            return Written({"Content-Type": BATCH}, b"[" + b",".join(map(self.line, events)) + b"]")
+        (event,) = events
+        if format == "raw":
+            return Written({"Content-Type": event.content_type or BYTES, **event.headers}, event.payload)
+        if format == "cloudevents":
+            return Written({"Content-Type": STRUCTURED}, self.line(event))
+        content_type = _content_type(event)
+        found = to_binary(CloudEvent(self._attributes(event, content_type), event.payload), _format)
+        return Written(dict(found.headers), bytes(found.body))
+
+    def line(self, event: FlowEvent) -> bytes:
+        """One line of JSON: a CloudEvent in structured mode, or what `raw` has."""
+        content_type = _content_type(event)
+        if self._is_cloudevent:
+            found = self._attributes(event, content_type)
+            return bytes(_format.write(CloudEvent(found, _data(event.payload, content_type))))
+        line: dict[str, Any] = {"id": event.id, "topic": event.topic, "time": _rfc3339(event.time)}
+        if event.key:
+            line["key"] = event.key
+        if event.headers:
+            line["headers"] = event.headers
+        return _encode(line | _named(event.payload, content_type))
+
+    def _attributes(self, event: FlowEvent, content_type: str) -> dict[str, Any]:
+        return {
+            "id": event.id,
+            "source": self._source,
+            "type": self._type,
+            "specversion": "1.0",
+            "subject": event.topic,
+            "time": event.time,
+            "datacontenttype": content_type,
+            **event.headers,
+        }
+
+
+def _content_type(event: FlowEvent) -> str:
+    """As the publisher said, or as the payload looks."""
+    if event.content_type:
+        return event.content_type
+    try:
+        _decode(event.payload)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return TEXT if _text(event.payload) is not None else BYTES
+    return JSON
+
+
+def _data(payload: bytes, content_type: str) -> Any:
+    """As CloudEvent takes it: what JSON says, a text, or bytes."""
+    if _is_json(content_type):
+        try:
+            return _decode(payload)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise Unfit(f"the payload is said to be {content_type}, and is not: {error}") from None
+    if content_type.startswith("text/"):
+        text = _text(payload)
+        return payload if text is None else text
+    return payload
+
+
+def _named(payload: bytes, content_type: str) -> dict[str, Any]:
+    found = _data(payload, content_type)
+    if isinstance(found, bytes):
+        return {"payload_base64": b64encode(found).decode()}
+    return {"json": found} if _is_json(content_type) else {"payload": found}
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == JSON or kind.endswith("+json")
+
+
+def _text(payload: bytes) -> str | None:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _rfc3339(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,272 @@
+"""One flow at work: a consumer of its group, which sends on what `where` lets through and settles what became of it.
+
+The store owns the position, the counts of deliveries and the dead letters, so a flow that is killed goes on where it
+was. A message is acknowledged once the sink has it. While the sink is away nothing counts: the messages in hand stay
+this consumer's, and it takes no more of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from penstock.flows.definition import Flow
+from penstock.flows.errors import SinkAway, SinkFailed, SinkRefused, Unfit
+from penstock.flows.events import FlowEvent, event_of
+from penstock.flows.sink import Sink
+from penstock.sdk.client import Client
+from penstock.sdk.delivery import Deliveries, Delivery
+from penstock.sdk.group_options import MOST_WHY_CHARACTERS
+from penstock.sdk.subscription import Subscription
+
+log = logging.getLogger("penstock.flows")
+
+INVISIBLE_S: Final = 30.0
+KEEP_EVERY_S: Final = INVISIBLE_S / 3
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
+SAY_AGAIN_S: Final = 600.0
+GRACE_S: Final = 10.0
+PREFETCH: Final = 2_000
+LOOKED_AT: Final = 64  # messages between two looks at the clock
+TURN_S: Final = 0.005  # of work before others have their turn
+
+
+class FlowCounts:
+    """What became of a flow's messages since it started."""
+
+    def __init__(self) -> None:
+        self.taken = self.passed = self.sent = self.failed = self.dead = 0
+
+    def __str__(self) -> str:
+        dealt = f"{self.taken} taken, {self.passed} passed, {self.sent} sent"
+        return f"{dealt}, {self.failed} failed, {self.dead} dead letters"
+
+
+class FlowRunner:
+    """Owner of the messages that a flow has in hand."""
+
+    def __init__(self, flow: Flow, client: Client, sink: Sink, chance: Callable[[], float] = random.random) -> None:
+        self.flow = flow
+        self.counts = FlowCounts()
+        self.away = ""
+        """Why the sink takes nothing; empty: it does."""
+        self._client, self._sink, self._chance = client, sink, chance
+        self._subscription: Subscription | None = None
+        self._room = asyncio.Semaphore(flow.said.concurrency)
+        self._sending: set[asyncio.Task[None]] = set()
+        self._held: dict[Deliveries, int] = {}  # batches, and how many of their messages are being sent
+        self._at_work: dict[int, asyncio.Task[None]] = {}  # by log_offset: what is being sent
+        self._is_there = asyncio.Event()
+        self._is_there.set()
+        self._prober: asyncio.Task[None] | None = None  # the one that tries whether the sink is there again
+        self._tries = 0
+        self._said_s = 0.0
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Take no more; run() ends once what is being sent is settled."""
+        self._stopping.set()
+        self._is_there.set()
+        if self._subscription is not None:
+            self._subscription.stop()
+
+    async def run(self) -> None:
+        """Until stop(). Raises ClientError if the store refuses the group."""
+        said = self.flow.said
+        self._subscription = self._client.subscribe(
+            said.from_,
+            group=self.flow.group,
+            start=said.start or None,
+            prefetch=PREFETCH,
+            invisible=INVISIBLE_S,
+            max_deliveries=0,
+            ordered=said.ordered,
+            retry_after=said.retry_after_s,
+            retry_most=max(said.retry_most_s, said.retry_after_s),
+        )
+        keeping = asyncio.create_task(self._keep_held())
+        try:
+            async with self._subscription as messages:
+                await self._open_sink()
+                async for batch in messages.batches():
+                    await self._take(batch)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(GRACE_S):
+                        await asyncio.gather(*self._sending)
+        finally:
+            keeping.cancel()
+            for task in self._sending:
+                task.cancel()
+            await self._sink.close()
+
+    async def _open_sink(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                await self._sink.open()
+                self._came_back()
+                return
+            except SinkAway as error:
+                await self._wait(error)
+
+    # --- taking
+
+    async def _take(self, batch: Deliveries) -> None:
+        """Send on what passes; what does not is done with."""
+        where, most = self.flow.where, self._sink.most
+        self.counts.taken += len(batch)
+        waiting: list[tuple[Delivery, FlowEvent]] = []
+        passed = 0
+        held: list[Delivery] = []
+        ends_s = time.monotonic() + TURN_S
+        self._held[batch] = 1
+        for number, delivery in enumerate(batch):
+            if not number % LOOKED_AT and time.monotonic() > ends_s:
+                await asyncio.sleep(0)
+                ends_s = time.monotonic() + TURN_S
+            try:
+                if where is not None and not where.holds(delivery):
+                    held.append(delivery)
+                    continue
+                waiting.append((delivery, event_of(self.flow, delivery)))
+            except Unfit as error:
+                self._bury(delivery, str(error))
+                passed += 1
+                continue
+            passed += 1
+            self.counts.passed += 1
+            if len(waiting) == most:
+                await self._start(batch, waiting)
+                waiting = []
+        if not passed:
+            batch.ack()
+        else:
+            for delivery in held:
+                delivery.ack()
+        if waiting:
+            await self._start(batch, waiting)
+        self._let_go(batch)
+
+    async def _start(self, batch: Deliveries, items: list[tuple[Delivery, FlowEvent]]) -> None:
+        """Have them sent beside others, as soon as there is room.
+
+        A store that was started again hands out anew what is still being sent here: that is waited for.
+        """
+        await self._room.acquire()
+        self._held[batch] += 1
+        log_offsets = [event.log_offset for _, event in items]
+        earlier = {self._at_work[each] for each in log_offsets if each in self._at_work}
+        task = asyncio.create_task(self._send_behind(earlier, items) if earlier else self._send(items))
+        self._sending.add(task)
+        self._at_work.update(dict.fromkeys(log_offsets, task))
+
+        def done(task: asyncio.Task[None]) -> None:
+            for each in log_offsets:
+                if self._at_work.get(each) is task:
+                    del self._at_work[each]
+            self._sending.discard(task)
+            if task is self._prober:
+                self._prober = None
+                self._is_there.set()
+            self._room.release()
+            self._let_go(batch)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("flow %s: a message stays in its group", self.flow.name, exc_info=error)
+
+        task.add_done_callback(done)
+
+    def _let_go(self, batch: Deliveries) -> None:
+        self._held[batch] -= 1
+        if not self._held[batch]:
+            del self._held[batch]
+
+    async def _keep_held(self) -> None:
+        """Keep what is in hand from being handed to others, however long the sink takes."""
+        while True:
+            await asyncio.sleep(KEEP_EVERY_S)
+            for batch in list(self._held):
+                batch.extend(INVISIBLE_S)
+
+    # --- sending
+
+    async def _send_behind(self, earlier: set[asyncio.Task[None]], items: Sequence[tuple[Delivery, FlowEvent]]) -> None:
+        await asyncio.wait(earlier)
+        await self._send(items)
+
+    async def _send(self, items: Sequence[tuple[Delivery, FlowEvent]]) -> None:
+        """Until what became of each is settled."""
+        while not self._stopping.is_set():
+            if asyncio.current_task() is not self._prober:
+                await self._is_there.wait()
+            try:
+                await self._sink.send([event for _, event in items])
+            except SinkAway as error:
+                await self._wait(error)
+                continue
+            except (SinkFailed, SinkRefused, Unfit) as error:
+                self._came_back()
+                if len(items) == 1:
+                    self._failed(items[0][0], error)
+                else:  # which of them is it?
+                    for item in items:
+                        await self._send([item])
+                return
+            self._came_back()
+            self.counts.sent += len(items)
+            for delivery, _ in items:
+                delivery.ack()
+            return
+
+    def _failed(self, delivery: Delivery, error: SinkFailed | SinkRefused | Unfit) -> None:
+        if not isinstance(error, SinkFailed):
+            self._bury(delivery, str(error))
+            return
+        self.counts.failed += 1
+        if delivery.deliveries >= self.flow.said.attempts:
+            self._bury(delivery, f"{error}, {delivery.deliveries} times")
+            return
+        delivery.retry(max(error.after_s or 0.0, self._pause_s(delivery.deliveries)))
+
+    def _bury(self, delivery: Delivery, reason: str) -> None:
+        self.counts.dead += 1
+        delivery.reject(reason[:MOST_WHY_CHARACTERS] or "unknown")
+
+    def _pause_s(self, attempt: int) -> float:
+        """Before a message is tried again: twice as long each time, and a part of it by chance."""
+        said = self.flow.said
+        pause_s = min(said.retry_after_s * 2.0 ** min(attempt - 1, 30), max(said.retry_most_s, said.retry_after_s))
+        return pause_s * (0.5 + self._chance() / 2)
+
+    async def _wait(self, error: SinkAway) -> None:
+        """Until the sink may be tried again: by one at a time, so that it is not overrun when it comes back."""
+        task = asyncio.current_task()
+        if self._prober is None:
+            self._prober = task
+            self._is_there.clear()
+        if task is not self._prober:
+            return  # it waits for the one that tries
+        self.away = str(error)
+        self._tell(f"flow {self.flow.name}: {error}; it waits for it")
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self._tries, 30), LONGEST_PAUSE_S) * (0.5 + self._chance() / 2)
+        self._tries += 1
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(error.after_s or 0.0, pause_s)):
+                await self._stopping.wait()
+
+    def _came_back(self) -> None:
+        if self.away:
+            log.info("flow %s: the sink takes messages again", self.flow.name)
+        self._prober = None
+        self._is_there.set()
+        self._tries, self.away, self._said_s = 0, "", 0.0
+
+    def _tell(self, text: str) -> None:
+        """In a line, and again every ten minutes."""
+        now_s = time.monotonic()
+        if not self._said_s or now_s - self._said_s > SAY_AGAIN_S:
+            self._said_s = now_s
+            log.warning("%s", text)

@@ -1,0 +1,1 @@
+"""Where flows lead to, one module for each kind."""

@@ -1,0 +1,174 @@
+"""Flows: how many messages a second a condition looks at, and how many go out by HTTP, beside a plain loop.
+
+    python -m tests.bench.flows FOLDER [where|http|penstock] [ROUNDS]
+
+where: a flow whose condition lets nothing through, messages per second of the flows' CPU. http: one request a message,
+16 at a time, beside aiohttp doing the same in a loop. penstock: to another topic, beside publish_many() of 500.
+The store, the flow and the server share the machine's cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import psutil
+from aiohttp import web
+
+from loadtest.chaos.part import Part
+from loadtest.ports import free_port
+from notify.links.address import StoreAddress
+from penstock.sdk.client import Client
+from penstock.store_client import StoreClient
+from penstock.sync import Client as SyncClient
+from store.wire.group_messages import GroupList, GroupsListed
+from store.wire.messages import Role
+from tests.support.store_process import StoreProcess
+
+LOOKED_AT, SENT = 400_000, 20_000
+AT_ONCE, TOGETHER = 16, 500
+PAYLOAD = b'{"celsius": %d.5, "humidity": 61.2, "battery": 3.71, "device": "dev-0007", "ok": true}'
+PATIENCE_S = 300
+
+
+class Flows(Part):
+    says = "flows"
+
+
+def fill(store: StoreProcess, count: int) -> None:
+    with SyncClient(store.url.replace("tcp://", "penstock://")) as client:
+        for at in range(0, count, 10_000):
+            client.publish_many([(f"plant/{i % 100}/temp", PAYLOAD % (i % 90)) for i in range(at, at + 10_000)])
+
+
+def flowing_s(folder: Path, store: StoreProcess, name: str, text: str, count: int) -> tuple[float, float]:
+    """Seconds, and seconds of the flows' CPU, until a flow is through with all messages."""
+    file = folder / f"{name}.toml"
+    file.write_text(f'[flow.{name}]\nfrom = "plant/#"\n{text}\n')
+    part = Flows(folder / "flows.log", ["flow", "run", str(file), "--store", store.url], {}, admin=False)
+    try:
+        process = psutil.Process(part.process.pid)
+        began_s, before = time.monotonic(), process.cpu_times()
+        while acked(store, f"flow.{name}") < count:
+            assert time.monotonic() - began_s < PATIENCE_S, part.log_text()
+            time.sleep(0.05)
+        after = process.cpu_times()
+        return time.monotonic() - began_s, after.user + after.system - before.user - before.system
+    finally:
+        part.kill()
+
+
+def acked(store: StoreProcess, group: str) -> int:
+    """queue_offset before which a group is done with everything."""
+    with StoreClient(StoreAddress.parse(store.url), "", None, Role.CLIENT) as client:
+        found = client.call(GroupList(group, 0), GroupsListed).groups
+        return found[0].acked_offset if found else 0
+
+
+def where(folder: Path, store: StoreProcess, rounds: int) -> None:
+    fill(store, LOOKED_AT)
+    text = f'where = "json.celsius > 90"\nto = "file://{folder}/none"'
+    found = [flowing_s(folder, store, f"where{number}", text, LOOKED_AT) for number in range(rounds)]
+    per_s = statistics.median(LOOKED_AT / seconds for seconds, _ in found)
+    per_cpu_s = statistics.median(LOOKED_AT / cpu_s for _, cpu_s in found)
+    print(f"where: {per_s:,.0f} messages/s, {per_cpu_s:,.0f} for each second of CPU")
+
+
+async def served(use: Callable[[str], Awaitable[None]]) -> None:
+    app = web.Application()
+
+    async def take(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(status=204)
+
+    app.router.add_post("/", take)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await use(f"http://127.0.0.1:{port}/")
+    await runner.cleanup()
+
+
+async def plain_http(url: str) -> None:
+    """The same requests by a loop: 16 at a time."""
+    numbers = iter(range(SENT))
+    headers = {"Content-Type": "application/cloudevents+json"}
+    async with aiohttp.ClientSession() as session:
+
+        async def work() -> None:
+            for number in numbers:
+                body = b'{"id": "%d", "source": "x", "type": "t", "specversion": "1.0", "data": ' % number + PAYLOAD % 1
+                async with session.post(url, data=body + b"}", headers=headers) as answer:
+                    await answer.read()
+
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+
+
+def http(folder: Path, store: StoreProcess, rounds: int) -> None:
+    fill(store, SENT)
+    plain, flowing = [], []
+    for number in range(rounds):
+
+        async def measured(url: str, number: int = number) -> None:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.bench.flows", "--plain", url, stdout=asyncio.subprocess.PIPE
+            )
+            said, _ = await process.communicate()
+            plain.append(float(said))
+            text = f'to = "{url}"\nconcurrency = {AT_ONCE}'
+            took_s, _ = await asyncio.to_thread(flowing_s, folder, store, f"http{number}", text, SENT)
+            flowing.append(took_s)
+
+        asyncio.run(served(measured))
+    told("http", plain, flowing)
+
+
+def penstock(folder: Path, store: StoreProcess, rounds: int) -> None:
+    fill(store, SENT)
+    plain, flowing = [], []
+
+    async def loop() -> None:
+        async with Client(store.url.replace("tcp://", "penstock://")) as client:
+            for at in range(0, SENT, TOGETHER):
+                batch = [(f"plain/{i % 100}", PAYLOAD % (i % 90)) for i in range(at, at + TOGETHER)]
+                await client.publish_many(batch)
+
+    for number in range(rounds):
+        began_s = time.monotonic()
+        asyncio.run(loop())
+        plain.append(time.monotonic() - began_s)
+        text = f'to = "penstock:"\nmap = {{ topic = "copy{number}/{{levels[1]}}" }}'
+        flowing.append(flowing_s(folder, store, f"copy{number}", text, SENT)[0])
+    told("penstock", plain, flowing)
+
+
+def told(what: str, plain: list[float], flowing: list[float]) -> None:
+    rates = [SENT / statistics.median(each) for each in (plain, flowing)]
+    print(f"{what}: a loop {rates[0]:,.0f} messages/s, a flow {rates[1]:,.0f}, {rates[1] / rates[0]:.2f} of it")
+
+
+ROWS = {"where": where, "http": http, "penstock": penstock}
+
+
+def main(folder: Path, row: str, rounds: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    store = StoreProcess(folder)
+    try:
+        ROWS[row](folder, store, rounds)
+    finally:
+        store.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--plain":
+        began_s = time.monotonic()
+        asyncio.run(plain_http(sys.argv[2]))
+        print(time.monotonic() - began_s)
+    else:
+        main(Path(sys.argv[1]).absolute(), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 3)

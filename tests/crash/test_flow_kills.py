@@ -1,0 +1,127 @@
+"""The flows' process and the store are killed with SIGKILL amid their work: the ledger closes.
+
+What HTTP took is all that was acknowledged, some of it perhaps twice, with the same id. A file has the same in whole
+lines. A store has each message once.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadtest.chaos.part import Part
+from penstock.sdk.errors import ClientError
+from penstock.sync import Client
+from tests.support.hook_server import CUT, HookServer, Request
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
+
+BY_DAY, BY_NIGHT = 4, 20
+PATIENCE_S = 120
+FLOWS = """
+[flow.hook]
+from = "plant/#"
+to = "{hook}"
+timeout_s = 2
+retry_after_s = 0.05
+attempts = 1000
+[flow.file]
+from = "plant/#"
+to = "file://{file}"
+[flow.copy]
+from = "plant/#"
+to = "penstock:"
+map = {{ topic = "copy/{{levels[1]}}" }}
+"""
+
+
+class SteadyPublisher:
+    """Publishes numbers until finish(), whatever is killed; knows which were acknowledged."""
+
+    def __init__(self, url: str) -> None:
+        self.acked: set[int] = set()
+        self.sent = 0
+        self._url = url
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def finish(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with Client(self._url, timeout_s=PATIENCE_S) as client:
+            while not self._stopping.is_set():
+                numbers = range(self.sent, self.sent + 20)
+                self.sent += 20
+                try:
+                    client.publish_many([(f"plant/{i % 7}/temp", b"%d" % i) for i in numbers])
+                except ClientError:
+                    continue
+                self.acked.update(numbers)
+                self._stopping.wait(0.01)
+
+
+@pytest.fixture
+def hook() -> Iterator[HookServer]:
+    hook = HookServer()
+    yield hook
+    hook.close()
+
+
+@pytest.mark.catalogue("I33")
+@pytest.mark.parametrize("kills", [BY_DAY, pytest.param(BY_NIGHT, marks=pytest.mark.nightly)])
+def test_the_ledger_closes_after_kills_of_flows_and_store(tmp_path: Path, hook: HookServer, kills: int) -> None:
+    chance = random.Random(kills)
+
+    def moody(_: Request) -> int:
+        return chance.choices((204, 500, 503, CUT), (90, 5, 4, 1))[0]
+
+    hook.answer = moody
+    store = StoreProcess(tmp_path)
+    url = store.url.replace("tcp://", "penstock://")
+    file = tmp_path / "flows.toml"
+    lines = tmp_path / "lines.ndjson"
+    file.write_text(FLOWS.format(hook=hook.url, file=lines))
+    flows = FlowsPart(tmp_path / "flows.log", ["flow", "run", str(file), "--store", store.url], {}, admin=False)
+    publisher = SteadyPublisher(url)
+    try:
+        for number in range(kills):
+            seen = len(hook.taken)
+            wait_until(lambda seen=seen: len(hook.taken) > seen + 50, PATIENCE_S)  # type: ignore[misc]
+            (flows if number % 2 else store).restart()
+        publisher.finish()
+        acked = publisher.acked
+        assert len(acked) > 100
+        wait_until(lambda: acked <= {int(str(request.event["data"])) for request in hook.taken}, PATIENCE_S)
+        wait_until(lambda: acked <= set(in_file(lines)), PATIENCE_S)
+        with Client(url) as client:
+            wait_until(lambda: acked <= set(copied(client)), PATIENCE_S)
+            assert list(client.read("$dead/#")) == []
+            assert max(Counter(copied(client)).values()) == 1
+            ids = {message.message_id: int(message.payload) for message in client.read("plant/#")}
+        for request in hook.taken:
+            assert ids[str(request.event["id"])] == request.event["data"]
+    finally:
+        publisher.finish()
+        flows.kill()
+        store.close()
+
+
+class FlowsPart(Part):
+    says = "flows"
+
+
+def in_file(path: Path) -> list[int]:
+    return [int(json.loads(line)["data"]) for line in path.read_text().splitlines(keepends=True) if line[-1] == "\n"]
+
+
+def copied(client: Client) -> list[int]:
+    return [int(message.payload) for message in client.read("copy/#")]
