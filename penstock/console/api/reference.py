@@ -78,9 +78,10 @@ def _success(operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields(schema: dict[str, Any], part: dict[str, Any]) -> Iterator[Field]:
-    """The members of the JSON object that a request or an answer has."""
-    found = part.get("content", {}).get("application/json", {}).get("schema", {})
-    shape = _resolved(schema, found)
+    """The members of the JSON object that a request or an answer has; the first one where there are several."""
+    content = part.get("content", {})
+    found: dict[str, Any] = next((each for name, each in content.items() if name.endswith(("/json", "+json"))), {})
+    shape = _resolved(schema, found.get("schema", {}))
     required = shape.get("required", ())
     for name, member in shape.get("properties", {}).items():
         yield Field(name, kind_of(member), _doc_of(member), name in required)
