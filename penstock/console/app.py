@@ -15,6 +15,7 @@ from penstock.console.access.state import ConsoleState
 from penstock.console.api import (
     clients,
     dead_letters,
+    events,
     groups,
     health,
     history,
@@ -37,7 +38,7 @@ ABOUT = (
     "`remedy`. A query parameter that an operation does not have is refused (422)."
 )
 PAGES = "penstock.console.pages"
-PARTS = (publishing, messages, topics, clients, groups, dead_letters, pending, server, history, session, health)
+PARTS = (publishing, events, messages, topics, clients, groups, dead_letters, pending, server, history, session, health)
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {"model": ProblemDetails, "description": "A problem (application/problem+json)."}
 }

@@ -31,6 +31,7 @@ from penstock.console.store.connections import ConsoleStore, UserConnections
 from penstock.console.store.once import PublishedOnce
 from penstock.console.store.operator import OperatorConnection
 from penstock.console.store.publish_rates import PublishRates
+from penstock.console.store.stored_once import StoredOnce
 from penstock.console.views.topics import TopicViews
 from penstock.errors import UsageError
 from penstock.servers.logs import announce
@@ -117,6 +118,7 @@ async def _serve(
             connections,
             callers,
             PublishedOnce(),
+            StoredOnce(),
             TopicViews(),
             admin,
             overview,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.console.store.admin import AdminRequests
     from penstock.console.store.connections import UserConnections
     from penstock.console.store.once import PublishedOnce
+    from penstock.console.store.stored_once import StoredOnce
     from penstock.console.views.topics import TopicViews
 
 
@@ -27,6 +28,7 @@ class ConsoleState:
     connections: UserConnections
     callers: Callers
     once: PublishedOnce
+    events: StoredOnce
     topics: TopicViews
     admin: AdminRequests
     overview: Overview

@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 
 from penstock.console.access.logins import COOKIE
 from penstock.console.access.problem_answer import MEDIA_TYPE
+from penstock.console.api.event_bodies import CLOUD_EVENT
 from penstock.console.api.links import add_links
 from penstock.console.api.parameters import default_rows
 from penstock.console.store.publishing import MOST_MESSAGES, MessageToPublish
@@ -82,6 +83,7 @@ def shape_document(app: FastAPI, most_rows: int) -> None:
 def _complete(document: dict[str, Any]) -> None:
     components = document["components"]
     components["schemas"]["MessageToPublish"] = _message_to_publish()
+    components["schemas"]["CloudEvent"] = CLOUD_EVENT
     components["schemas"] = dict(sorted(components["schemas"].items()))
     operations = [each for methods in document["paths"].values() for each in methods.values()]
     bodies = [each["requestBody"] for each in operations if "requestBody" in each]

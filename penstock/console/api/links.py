@@ -10,6 +10,7 @@ _NAME = {"group": _GROUP["group"]}
 _NEXT = "$response.body#/next"
 LINKS: dict[str, dict[str, dict[str, str]]] = {
     "publish_messages": {"get_message": {"message_id": "$response.body#/message_id"}},
+    "publish_events": {"get_message": {"message_id": "$response.body#/message_id"}},
     "read_messages": {
         "read_messages": {"cursor": _NEXT, "filter": "$request.query.filter"},
         "get_message": {"message_id": "$response.body#/messages/0/message_id"},

@@ -131,15 +131,23 @@ def decoded_messages(body: bytes) -> Sequence[MessageToPublish]:
 
 
 def _answer(outcomes: Sequence[Outcome], body: bytes) -> Response:
-    if body.lstrip()[:1] != b"[":
-        (outcome,) = outcomes
-        if isinstance(outcome, ClientError):
-            raise outcome
-        return Response(_encode(outcome), 201, media_type=JSON)
+    return answer_many(outcomes) if body.lstrip()[:1] == b"[" else answer_one(*outcomes)
+
+
+def answer_one(outcome: Outcome) -> Response:
+    """Raises ClientError."""
+    if isinstance(outcome, ClientError):
+        raise outcome
+    return Response(_encode(outcome), 201, media_type=JSON)
+
+
+def answer_many(outcomes: Sequence[Outcome | Problem]) -> Response:
+    """Receipts, and problems where there is no receipt."""
     receipts = [each if isinstance(each, PublishReceipt) else _problem(each) for each in outcomes]
     is_whole = all(isinstance(each, PublishReceipt) for each in outcomes)
     return Response(_encode({"receipts": receipts}), 201 if is_whole else MULTI_STATUS, media_type=JSON)
 
 
-def _problem(error: ClientError) -> msgspec.Raw:
-    return msgspec.Raw(bytes(problem_answer(problem_of(error)).body))
+def _problem(error: ClientError | Problem) -> msgspec.Raw:
+    problem = error if isinstance(error, Problem) else problem_of(error)
+    return msgspec.Raw(bytes(problem_answer(problem).body))
