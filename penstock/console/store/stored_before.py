@@ -23,6 +23,7 @@ from penstock.sdk.errors import NotPermitted, StoreRefused
 from penstock.sdk.message import Message
 from store.records.record_bytes import walk
 from store.wire.handshake import PENDING_VERSION
+from store.wire.log_messages import QueueOffsets, QueueOffsetsFound
 from store.wire.messages import DelayedFound, FailureCode, GetDelayed, Got, ListDelayed
 
 IDEMPOTENCY_HEADER = "idempotency-key"
@@ -81,11 +82,20 @@ async def stored_before(
             candidates = await connection.find(own_key, topic=topic, since=since, limit=len(marked) + 100)
         except NotPermitted:  # this user may not read
             continue
-        for message in candidates:
-            number = mark.number_of(message, marked)
-            if number is not None:
-                found[number] = PublishReceipt(message.message_id, message.log_offset, message.queue_offset)
+        numbered = {mark.number_of(message, marked): message for message in candidates}
+        known = [(number, message) for number, message in numbered.items() if number is not None]
+        receipts = await asyncio.gather(
+            *(receipt_of_stored(connection, message, marked[number].topic) for number, message in known)
+        )
+        found |= {number: receipt for (number, _), receipt in zip(known, receipts, strict=True)}
     return found
+
+
+async def receipt_of_stored(connection: StoreConnection, message: Message, topic: str) -> PublishReceipt:
+    """The receipt that the publisher of a message had. Raises ClientError."""
+    before = QueueOffsets(message.log_offset, [connection.names.topic(topic)])
+    answer, _ = await connection.request(before, QueueOffsetsFound)
+    return PublishReceipt(message.message_id, message.log_offset, answer.queue_offsets[0])
 
 
 def _places(marked: Sequence[MessageToPublish]) -> list[tuple[str, str]]:
