@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -13,12 +14,17 @@ import pytest
 from cloudevents.core.bindings.http import HTTPMessage, to_binary_event, to_structured_event
 from cloudevents.core.v1.event import CloudEvent
 
+from penstock.console.api.cloud_events import event_in_json
+from penstock.console.store import stored_once
+from penstock.console.store.connection import StoreConnection
+from penstock.console.store.stored_once import IdentifiedMessage
 from tests.conftest import ServerFactory
 from tests.interop.conftest import StartStore
-from tests.interop.programs import PahoClient
+from tests.interop.programs import TIMEOUT_S, PahoClient
 from tests.interop.test_console_api import Site
 from tests.interop.test_console_process import ANYWHERE, passwords
 from tests.support.console_process import Answered, WebClient, console_url
+from tests.support.store_process import StoreProcess
 
 STRUCTURED, BATCH = "application/cloudevents+json", "application/cloudevents-batch+json"
 EVENT = {"specversion": "1.0", "id": "1", "source": "/plants/7", "type": "com.example.measured"}
@@ -72,10 +78,14 @@ def hook(client: WebClient, topic: str, body: bytes, **headers: str) -> Answered
     return client.post(f"/events?topic={topic}", body, **headers)
 
 
+def receipts(answer: Answered) -> list[Any]:
+    assert answer.status == 201, answer
+    return list(answer.json.get("receipts", [answer.json]))
+
+
 def offsets(answer: Answered) -> list[int]:
     """log_offset of each event of a request that is answered with receipts."""
-    assert answer.status == 201, answer
-    return [each["log_offset"] for each in answer.json.get("receipts", [answer.json])]
+    return [each["log_offset"] for each in receipts(answer)]
 
 
 def stored(site: Site, topic: str) -> list[Any]:
@@ -164,18 +174,18 @@ def test_the_document_has_each_content_type_with_an_example(site: Site) -> None:
 
 def test_an_event_is_stored_once_also_beyond_kills_of_console_and_store(site: Site) -> None:
     other = [EVENT | {"id": "2"}, EVENT | {"source": "/plants/8"}, EVENT]
-    first = offsets(send(site.client, EVENT | {"data": 1}, "?topic=a/b"))
-    many = offsets(send(site.client, other, "?topic=a/b", BATCH))
-    elsewhere = offsets(send(site.client, EVENT, "?topic=a/c"))
+    first = receipts(send(site.client, EVENT | {"data": 1}, "?topic=a/b"))
+    many = receipts(send(site.client, other, "?topic=a/b", BATCH))
+    elsewhere = receipts(send(site.client, EVENT, "?topic=a/c"))
     assert many[2:] == first
     for killed in (None, site.console, site.store, site.console):
         if killed is not None:
             killed.restart()
         binary = {f"ce-{name}": value for name, value in EVENT.items()}
-        assert offsets(site.client.post("/events?topic=a/b", b"another body", **binary)) == first
-        assert offsets(send(site.client, other, "?topic=a/b", BATCH)) == many
-        assert offsets(send(site.client, EVENT, "?topic=a/c")) == elsewhere
-    assert [each["log_offset"] for each in stored(site, "a/b")] == first + many[:2]
+        assert receipts(site.client.post("/events?topic=a/b", b"another body", **binary)) == first
+        assert receipts(send(site.client, other, "?topic=a/b", BATCH)) == many
+        assert receipts(send(site.client, EVENT, "?topic=a/c")) == elsewhere
+    assert [each["log_offset"] for each in stored(site, "a/b")] == [each["log_offset"] for each in first + many[:2]]
     assert [each["payload"] for each in stored(site, "a/b")] == ["1", "", ""]
     assert len(stored(site, "a/c")) == 1
 
@@ -240,6 +250,35 @@ def test_a_message_that_only_bears_the_key_of_an_event_is_not_taken_for_it(site:
     assert site.client.post("/messages", forged).status == 201
     offsets(send(site.client, EVENT | {"data": "real"}, "?topic=forged/b"))
     assert [each["payload"] for each in stored(site, "forged/b")] == ["forged", '"real"']
+
+
+def once_identified(number: int) -> IdentifiedMessage:
+    return event_in_json(json.dumps(EVENT | {"id": str(number)}).encode(), "bounds")
+
+
+@pytest.mark.asyncio
+async def test_what_is_remembered_is_bounded(running: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the console does not remember any more, it finds in the store."""
+    monkeypatch.setattr(stored_once, "MOST_IDENTITIES", 10)
+    once = stored_once.StoredOnce()
+    async with StoreConnection(running.url.replace("tcp:", "penstock:")) as connection:
+        first = await once.publish(connection, [once_identified(number) for number in range(100)])
+        for number in range(100):
+            assert await once.publish(connection, [once_identified(number)]) == [first[number]]
+        await once.publish(connection, [once_identified(1_000)])
+        assert len(once) <= 10
+
+
+@pytest.mark.asyncio
+async def test_an_event_that_comes_again_after_the_window_is_stored_again(
+    running: StoreProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_once, "REMEMBERED_S", 0.001)
+    once = stored_once.StoredOnce()
+    async with asyncio.timeout(TIMEOUT_S), StoreConnection(running.url.replace("tcp:", "penstock:")) as connection:
+        first = await once.publish(connection, [once_identified(1)])
+        while await once.publish(connection, [once_identified(1)]) == first:
+            pass
 
 
 # --- webhooks
@@ -367,8 +406,6 @@ def test_webhook_ids_that_are_none(lasting: Site, identity: str) -> None:
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """For tests that store nothing."""
-    from tests.support.store_process import StoreProcess
-
     folder = tmp_path_factory.mktemp("events")
     store = StoreProcess(folder)
     site = Site(folder, store)

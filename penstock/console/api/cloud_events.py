@@ -28,6 +28,8 @@ from penstock.sdk.outgoing import outgoing
 MOST_EVENTS = 1_000
 """Of a batch: the store is asked for each of them."""
 MOST_ATTRIBUTES = 100
+MOST_SAID = 300
+"""Characters of what is wrong with an event: a batch has many of them."""
 MOST_INTEGER = (1 << 31) - 1
 REQUIRED = ("specversion", "id", "source", "type")
 HEADER_PREFIX = b"ce-"
@@ -166,7 +168,7 @@ def message_of(
     try:
         outgoing(topic, b"", False, headers=properties, content_type=content_type)
     except BadMessage as error:
-        raise _bad(str(error)) from None
+        raise _bad(str(error)[:MOST_SAID]) from None
     body = Raw(payload) if payload else UNSET  # its bytes are taken as they are, JSON or not
     return MessageToPublish(topic, json=body, headers=properties, content_type=content_type, key=key)
 
@@ -206,7 +208,7 @@ def topic_fault(topic: str) -> str:
     try:
         outgoing(topic, b"", False)
     except BadMessage as error:
-        return str(error)
+        return str(error)[:MOST_SAID]
     return ""
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.console.store.connection import StoreConnection
 from penstock.console.store.publishing import MessageToPublish, Outcome, PublishReceipt, publish_all
-from penstock.console.store.stored_before import REMEMBERED_S
+from penstock.console.store.stored_before import REMEMBERED_S, receipt_of_stored
 from penstock.sdk.errors import ClientError, NotPermitted
 from store.wire.messages import FailureCode
 
@@ -62,6 +62,9 @@ class StoredOnce:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stored: OrderedDict[Identity, _Stored] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._stored)
 
     async def publish(self, connection: StoreConnection, messages: Sequence[IdentifiedMessage]) -> list[Outcome]:
         """As publish_all(); a message that is stored already has the receipt of that. Raises ClientError if nothing was
@@ -139,7 +142,7 @@ async def _stored_before(connection: StoreConnection, identified: IdentifiedMess
         return None
     for each in reversed(alike):
         if all(each.headers.get(name) == value for name, value in marks):
-            return PublishReceipt(each.message_id, each.log_offset, each.queue_offset)
+            return await receipt_of_stored(connection, each, message.topic)
     return None
 
 
