@@ -7,7 +7,10 @@ import json
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from http.client import HTTPException
+from itertools import cycle
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -192,35 +195,32 @@ def test_an_event_is_stored_once_also_beyond_kills_of_console_and_store(site: Si
 
 def test_an_event_whose_answer_a_kill_took_is_stored_once(site: Site) -> None:
     """The sender repeats each until it has an answer; console and store are killed meanwhile."""
-    done = threading.Event()
+    due: Queue[bool] = Queue(maxsize=1)
     outcomes: dict[str, list[int]] = {}
 
-    def sender() -> None:
-        for number in range(300):
+    def send_until_answered() -> None:
+        for number in range(200):
+            if number % 20 == 10:
+                due.put(True)  # the kill comes while the next ones are sent
             event = EVENT | {"id": str(number), "data": number}
             while str(number) not in outcomes:
                 try:
                     answer = send(site.client, event, "?topic=once")
-                except (OSError, IndexError, ValueError):  # such as: the console is starting
+                except (OSError, HTTPException, IndexError):  # the console is starting
                     continue
                 if answer.status == 201:
                     outcomes[str(number)] = offsets(answer)
-        done.set()
+        due.put(False)
 
-    thread = threading.Thread(target=sender, daemon=True)
-    thread.start()
-    kills = 0
-    while not done.is_set():
-        before = len(outcomes)
-        (site.console if kills % 2 else site.store).restart()
-        kills += 1
-        while len(outcomes) < before + 20 and not done.wait(0.01):
-            pass
-    thread.join()
-    assert kills > 4
-    found = {each["headers"]["id"]: each["log_offset"] for each in pages(site, "once")}
-    assert {name: [offset] for name, offset in found.items()} == outcomes
-    assert len(pages(site, "once")) == 300
+    sender = threading.Thread(target=send_until_answered, daemon=True)
+    sender.start()
+    parts = cycle([site.store, site.console])
+    while due.get(timeout=TIMEOUT_S):
+        next(parts).restart()
+    sender.join()
+    found = pages(site, "once")
+    assert {each["headers"]["id"]: [each["log_offset"]] for each in found} == outcomes
+    assert len(found) == 200
 
 
 def pages(site: Site, topic: str) -> list[Any]:
@@ -279,6 +279,22 @@ async def test_an_event_that_comes_again_after_the_window_is_stored_again(
         first = await once.publish(connection, [once_identified(1)])
         while await once.publish(connection, [once_identified(1)]) == first:
             pass
+
+
+def test_namespaces_have_their_own_events(tmp_path: Path, start_client_store: StartStore) -> None:
+    file = passwords(tmp_path, **{"acme/a": "s3c", "beta/b": "s3c"})
+    store = start_client_store(auth__password_file=file, auth__namespace_separator="/")
+    site = Site(tmp_path, store)
+    try:
+        first = {name: receipts(send(site.user(name), EVENT, "?topic=t")) for name in ("acme/a", "beta/b")}
+        assert first["acme/a"] != first["beta/b"]
+        for _ in range(2):
+            assert first == {name: receipts(send(site.user(name), EVENT, "?topic=t")) for name in first}
+            site.console.restart()
+        for name in first:
+            assert len(site.user(name).get("/messages", filter="t").json["messages"]) == 1
+    finally:
+        site.console.close()
 
 
 # --- webhooks
