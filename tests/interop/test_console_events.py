@@ -33,6 +33,7 @@ STRUCTURED, BATCH = "application/cloudevents+json", "application/cloudevents-bat
 EVENT = {"specversion": "1.0", "id": "1", "source": "/plants/7", "type": "com.example.measured"}
 DATA = b'{"celsius" : 21.50, "n": 12345678901234567890}'
 """Not as an encoder writes it."""
+SENDERS, BATCHES, OF_BATCH = 6, 12, 100
 RULES = """
 [[rule]]
 users = ["root"]
@@ -193,40 +194,50 @@ def test_an_event_is_stored_once_also_beyond_kills_of_console_and_store(site: Si
     assert len(stored(site, "a/c")) == 1
 
 
-def test_an_event_whose_answer_a_kill_took_is_stored_once(site: Site) -> None:
-    """The sender repeats each until it has an answer; console and store are killed meanwhile."""
+def test_events_whose_answer_a_kill_took_are_stored_once(site: Site) -> None:
+    """Senders repeat each batch until it has an answer; console and store are killed meanwhile."""
     due: Queue[bool] = Queue(maxsize=1)
-    outcomes: dict[str, list[int]] = {}
+    outcomes: dict[str, int] = {}
 
-    def send_until_answered() -> None:
-        for number in range(200):
-            if number % 20 == 10:
-                due.put(True)  # the kill comes while the next ones are sent
-            event = EVENT | {"id": str(number), "data": number}
-            while str(number) not in outcomes:
+    def send_until_answered(sender: int) -> None:
+        for number in range(BATCHES):
+            if not sender:
+                due.put(True)  # the kill comes while batches are sent
+            batch = [EVENT | {"id": f"{sender}-{number}-{event}"} for event in range(OF_BATCH)]
+            while True:
                 try:
-                    answer = send(site.client, event, "?topic=once")
+                    answer = send(site.client, batch, "?topic=once", BATCH)
                 except (OSError, HTTPException, IndexError):  # the console is starting
                     continue
                 if answer.status == 201:
-                    outcomes[str(number)] = offsets(answer)
-        due.put(False)
+                    break
+            outcomes.update(zip((each["id"] for each in batch), offsets(answer), strict=True))
+        if not sender:
+            due.put(False)
 
-    sender = threading.Thread(target=send_until_answered, daemon=True)
-    sender.start()
-    parts = cycle([site.store, site.console])
+    senders = [threading.Thread(target=send_until_answered, args=(each,), daemon=True) for each in range(SENDERS)]
+    for each in senders:
+        each.start()
+    parts = cycle([site.console, site.store])
     while due.get(timeout=TIMEOUT_S):
         next(parts).restart()
-    sender.join()
+    for each in senders:
+        each.join()
     found = pages(site, "once")
-    assert {each["headers"]["id"]: [each["log_offset"]] for each in found} == outcomes
-    assert len(found) == 200
+    assert len(found) == SENDERS * BATCHES * OF_BATCH
+    assert {each["headers"]["id"]: each["log_offset"] for each in found} == outcomes
 
 
 def pages(site: Site, topic: str) -> list[Any]:
-    answer = site.client.get("/messages", filter=topic, limit=1_000)
-    assert answer.status == 200, answer
-    return list(answer.json["messages"])
+    found: list[Any] = []
+    cursor: dict[str, str] = {}
+    while True:
+        answer = site.client.get("/messages", filter=topic, limit=1_000, **cursor)
+        assert answer.status == 200, answer
+        found += answer.json["messages"]
+        if answer.json["next"] is None:
+            return found
+        cursor = {"cursor": answer.json["next"]}
 
 
 def test_the_same_event_at_the_same_time(site: Site) -> None:
