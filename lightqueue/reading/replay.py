@@ -68,12 +68,16 @@ class SeekResult(NamedTuple):
 
 
 class ScanQuery(NamedTuple):
-    """A scan: messages of a topic filter between two log_offsets, with one tag (empty: any)."""
+    """A scan: messages of a topic filter between two log_offsets, with one tag (empty: any).
+
+    `lost`: so many parts of history in front of `start` are lost, which the first message is to say.
+    """
 
     topic_filter: str
     start: int
     stop: int
     tag: bytes = b""
+    lost: int = 0
 
 
 def scan(store: MessageStore, wanted: ScanQuery, max_bytes: int, limit_bytes: int) -> ScannedPage:
@@ -81,8 +85,8 @@ def scan(store: MessageStore, wanted: ScanQuery, max_bytes: int, limit_bytes: in
 
     Raises NoSuchPosition if no record begins at `start` and the log itself is read, or another StoreError.
     """
-    room = _Room(max_bytes, limit_bytes)
-    topic_filter, start, stop, tag = wanted
+    topic_filter, start, stop, tag, lost = wanted
+    room = _Room(max_bytes, limit_bytes, lost)
     stop = min(stop, store.end)
     if start >= stop:
         return ScannedPage(b"", 0, start)
@@ -128,7 +132,7 @@ def _wanted(topic_filter: str) -> Callable[[bytes], bool] | None:
 class _Room:
     """The messages that one scan has found so far, and the room that is left."""
 
-    def __init__(self, max_bytes: int, limit_bytes: int) -> None:
+    def __init__(self, max_bytes: int, limit_bytes: int, lost: int = 0) -> None:
         self._max_bytes = min(max_bytes, limit_bytes)
         self._limit_bytes = limit_bytes
         self._parts: list[bytes] = []
@@ -136,7 +140,7 @@ class _Room:
         self._looked_at = 0
         self.count = 0
         self.first_position = 0
-        self.lost = 0  # messages lost before the next one
+        self.lost = lost  # messages lost before the next one
 
     @property
     def taken(self) -> tuple[bytes, int]:

@@ -10,6 +10,7 @@ from lightqueue.errors import NoSuchPosition
 from lightqueue.message_store import MessageStore
 from lightqueue.reading.finding import FindQuery
 from lightqueue.reading.following import time_ms
+from lightqueue.reading.replay import ScanQuery, scan
 from notify.local.tier import Tier
 from store.errors import StoreError
 from store.wire import messages as wire
@@ -100,11 +101,45 @@ class TierReads:
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         """`then` gets the answer to a request, and its records. `is_ready`: whether it can be taken now."""
-        self._tier.ask(question, limit_bytes, lambda answer, data: then(*self._made(request, answer, data)), is_ready)
+
+        def came(answer: TierAnswer, records: bytes) -> None:
+            if (
+                isinstance(answer, RangeRead) and isinstance(request, wire.Scan) and isinstance(question, ReadRange)
+                and answer.lost and not answer.messages and question.stop <= answer.next < request.stop
+            ):  # fmt: skip
+                self._read_behind_loss(request, question.max_bytes, answer, limit_bytes, then, is_ready)
+            else:
+                then(*self._made(request, answer, records))
+
+        self._tier.ask(question, limit_bytes, came, is_ready)
+
+    def _read_behind_loss(
+        self,
+        request: wire.Scan,
+        max_bytes: int,
+        answer: RangeRead,
+        limit_bytes: int,
+        then: Then,
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """Something is lost in front of the log, with no message of the tier behind it: the log's first one says so."""
+        again = self.question(request, max_bytes) if self.has(answer.next) else None
+        if again is not None:
+            self.ask(request, again, limit_bytes, then, is_ready)  # the log begins elsewhere by now
+            return
+        wanted = ScanQuery(request.topic_filter, answer.next, request.stop, request.tag.encode(), answer.lost)
+        try:
+            found = scan(self._messages, wanted, max_bytes, limit_bytes)
+        except NoSuchPosition as error:
+            then(wire.Failed(FailureCode.NO_SUCH_POSITION, str(error)), b"")
+        except StoreError as error:
+            then(wire.Failed(FailureCode.UNAVAILABLE, str(error)), b"")
+        else:
+            then(wire.Scanned(found.next, self._messages.end, found.queue_offset, found.number), found.records)
 
     def _made(self, request: WireMessage, answer: TierAnswer, records: bytes) -> tuple[WireMessage, bytes]:
         match answer:
-            case RangeRead(following, number, queue_offset):
+            case RangeRead(following, number, queue_offset, _):
                 return wire.Scanned(following, self._messages.end, queue_offset, number), records
             case TimeFound(log_offset, found):
                 is_in_log = found and log_offset >= self._tier.seam  # it is to be looked for there

@@ -7,6 +7,7 @@ range of the log in common, as compaction makes them, are read together.
 from __future__ import annotations
 
 import heapq
+import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -24,9 +25,14 @@ from penstock.tier.data_files import DataFile, decoding, listed_files, read_foot
 from penstock.tier.errors import ObjectMissing, TornCommit
 from penstock.tier.files import index_of
 from penstock.tier.group import READ_AS_DICTIONARY, READ_COLUMNS, GroupIndex, ReadGroup, Rows
+from penstock.tier.lost import LostRanges, lost_ranges
 from penstock.tier.objects import ObjectFolder
 from penstock.tier.table import logs_of
+from store.files.segment import HEADER_BYTES
 
+log = logging.getLogger("penstock.tier")
+
+MOST_LOST: Final = 65_536  # lost ranges in memory: the newest
 SELECTED_BYTES: Final = 300  # in memory, of which rows a filter has in a row group, besides their numbers
 
 
@@ -77,7 +83,9 @@ class _Files(NamedTuple):
     by_first: list[DataFile]
     lasts: list[int]
     by_last: list[DataFile]  # the greatest first
-    first: int  # log_offset where the history begins
+    first: int = 0  # log_offset where the history begins
+    end: int = 0
+    lost: LostRanges = LostRanges()
 
 
 class _Index(NamedTuple):
@@ -107,8 +115,7 @@ class TableHistory:
         self._cache = ReadCache(cache_bytes)
         self._refreshing = threading.Lock()
         self._table: TableView | None = None
-        self._files = _Files([], [], [], 0)
-        self.end = 0
+        self._files = _Files([], [], [])
 
     def refresh(self) -> None:
         """Look at the newest version of the table."""
@@ -127,8 +134,37 @@ class TableHistory:
             found = sorted(listed_files(self._table.table))
             lasts = list(accumulate((file.last for file in found), max))
             by_last = sorted(found, key=lambda file: -file.last)
-            self.end = self._table.version_of(next(reversed(logs))) or 0
-            self._files = _Files(found, lasts, by_last, next(iter(logs.values())))
+            end = self._table.version_of(next(reversed(logs))) or 0
+            lost = self._read_lost(logs, end)
+            self._files = _Files(found, lasts, by_last, next(iter(logs.values())), end, lost)
+
+    def _read_lost(self, logs: dict[str, int], end: int) -> LostRanges:
+        """Ranges are put down before the commit that moves the table's end: without that there are no new ones."""
+        if end == self._files.end:
+            return self._files.lost
+        try:
+            return LostRanges(lost_ranges(self._objects, logs, end).ranges[-MOST_LOST:])
+        except ObjectMissing as error:
+            log.error("%s; until then readers are not told of all that is lost", error)
+            return self._files.lost
+
+    def lost_between(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The ranges of which there is nothing that have a place in [start, stop), in their order.
+
+        The log begins at `stop`, behind a segment's header, or further on: what the newest version does not reach is
+        lost too.
+        """
+        files = self._files
+        found = files.lost.between(start, stop)
+        end = max(start, files.end)
+        if end + HEADER_BYTES < stop:
+            found.append((found.pop()[0] if found and found[-1][1] == end else end, stop))
+        return found
+
+    @property
+    def end(self) -> int:
+        """log_offset behind the history."""
+        return self._files.end
 
     @property
     def first(self) -> int:

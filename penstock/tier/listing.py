@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
-
 from penstock.tier.commits import TableView
 from penstock.tier.data_files import DataFile, listed_files
 from penstock.tier.errors import NotOurTable, ObjectMissing
+from penstock.tier.lost import lost_ranges
 from penstock.tier.objects import ObjectFolder
-from penstock.tier.table import LOST_FOLDER, logs_of
+from penstock.tier.table import logs_of
 
 _NO_TABLE: Final = "there is no table yet"
 
@@ -50,15 +47,5 @@ def newest_listing(objects: ObjectFolder) -> TableListing:
     with objects.failures(objects.url):
         files = tuple(sorted(listed_files(view.table)))
         version = view.table.version()
-    lost = tuple(each for each in _lost(objects) if each[0] < end)
-    return TableListing(version, identity, next(iter(logs.values())), end, files, lost)
-
-
-def _lost(objects: ObjectFolder) -> list[tuple[int, int]]:
-    with objects.failures(LOST_FOLDER):
-        try:
-            table = DeltaTable(f"{objects.delta_url}/{LOST_FOLDER}", storage_options=objects.options)
-        except TableNotFoundError:
-            return []
-        rows: pa.Table = table.to_pyarrow_table(columns=["log_offset", "until"])
-    return sorted(zip(rows["log_offset"].to_pylist(), rows["until"].to_pylist(), strict=True))
+    lost = lost_ranges(objects, logs, end)
+    return TableListing(version, identity, next(iter(logs.values())), end, files, lost.ranges)

@@ -25,6 +25,7 @@ T = TypeVar("T")
 ANSWER_BYTES: Final = 1 << 20  # of messages, or a single larger one
 FAR_BEHIND: Final = 1 << 63
 PART_LOG_BYTES: Final = 2 << 20
+BEHIND_LOSS_S: Final = 10.0  # so long a message is looked for that can say of a loss in front of it
 
 
 class ScanQuestion(NamedTuple):
@@ -121,7 +122,7 @@ class TableReader:
     def _scan(self, wanted: ScanQuestion, max_bytes: int, limit_bytes: int) -> ReadPage:
         topic_filter, start, stop, tag = wanted
         before = self._ahead.came(topic_filter, tag, start)
-        page = RecordPage(min(max_bytes, limit_bytes), limit_bytes)
+        page = RecordPage(max_bytes, limit_bytes, lost=self._history.lost_between(start, stop))
         following, waited = self._fill(page, wanted)
         if following < stop:
             self._ahead.goes_on(before, waited, (topic_filter, tag, following), stop)
@@ -129,7 +130,7 @@ class TableReader:
 
     def _fill(self, page: RecordPage, wanted: ScanQuestion) -> tuple[int, bool]:
         """The log_offset to go on from, and whether something had to be fetched."""
-        ends_s = self._clock() + ANSWER_S
+        began_s = self._clock()
         waited = False
         for span in self._history.spans_from(wanted.start):
             if span.start >= wanted.stop:
@@ -137,7 +138,8 @@ class TableReader:
             waited = waited or not all(self._history.has_selected(each, wanted.topic_filter) for each in span.places)
             if not all(page.take(part) for part in _in_parts(list(self._chosen(span, wanted)))):
                 return page.next, waited
-            if self._clock() >= ends_s and span.end < wanted.stop:
+            patience_s = BEHIND_LOSS_S if page.waits_before(span.end) else ANSWER_S
+            if self._clock() >= began_s + patience_s and span.end < wanted.stop:
                 return span.end, waited
         return wanted.stop, waited
 

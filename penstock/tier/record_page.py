@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.tier.history import Selection
+from store.records._records import marked, records_bytes, records_from
 
 ANSWER_S: Final = 0.5  # who asks goes on from where the answer says
 MOST_RECORDS: Final = 8_192
+MARK_BYTES: Final = 16  # a record is longer by so much at most if it says that others are lost
 
 
 class ReadPage(NamedTuple):
@@ -20,13 +25,20 @@ class ReadPage(NamedTuple):
     number: int
     next: int
     queue_offset: int = -1
+    lost: int = 0
+    """How many ranges before `next` are lost with no message behind them here: only of a page without messages."""
 
 
 class RecordPage:
     """The messages that one question has found so far, and the room that is left."""
 
-    def __init__(self, max_bytes: int, limit_bytes: int, most: int = MOST_RECORDS) -> None:
-        self._max_bytes, self._limit_bytes = max_bytes, limit_bytes
+    def __init__(
+        self, max_bytes: int, limit_bytes: int, most: int = MOST_RECORDS, lost: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """`lost`: ranges that messages are lost in. The first message behind each one says so."""
+        self._untold = lost
+        self._limit_bytes = limit_bytes
+        self._max_bytes = max(1, min(max_bytes, limit_bytes - MARK_BYTES * len(lost)))
         self._most = min(most, MOST_RECORDS)
         self._parts: dict[int, bytes] = {}  # by the log_offset of their first message
         self._used_bytes = 0
@@ -35,7 +47,16 @@ class RecordPage:
         self.next = 0  # log_offset behind the last message, once it is full
 
     def taken(self, following: int, is_topic: bool) -> ReadPage:
-        return ReadPage(self.records, self.number, following, self.queue_offset if is_topic else -1)
+        """A loss that no message here says comes with the next page, which goes on from there."""
+        untold = [start for start, _ in self._untold if start < following]
+        if untold and self.number:
+            following = max(self.next, untold[0])
+        lost = 0 if self.number else len(untold)
+        return ReadPage(self.records, self.number, following, self.queue_offset if is_topic else -1, lost)
+
+    def waits_before(self, log_offset: int) -> bool:
+        """Whether the next message has a loss to say, and there is none yet to end the page with."""
+        return not self.number and bool(self._untold) and self._untold[0][0] < log_offset
 
     @property
     def records(self) -> bytes:
@@ -76,8 +97,21 @@ class RecordPage:
                 each.group.put(rows[chosen[ours]], places[ours], to)
             if not self.number:
                 self.queue_offset = int(selections[of_group[chosen[0]]].group.queue_offsets[rows[chosen[0]]])
-            self._parts[int(offsets[chosen[0]])] = to.tobytes()
-            self._used_bytes += len(to)
+            data = self._telling(to.tobytes(), offsets[chosen])
+            self._parts[int(offsets[chosen[0]])] = data
+            self._used_bytes += len(data)
             self.number += number
             self.next = int(offsets[chosen[-1]]) + 8  # any record is longer, so no other begins before
         return number == len(order)
+
+    def _telling(self, data: bytes, log_offsets: NDArray[np.int64]) -> bytes:
+        """These records; those behind ranges that are lost say how many."""
+        ends = [end for _, end in self._untold if end <= log_offsets[-1]]
+        if not ends:
+            return data
+        self._untold = self._untold[len(ends) :]
+        records = records_from(memoryview(data), 0)
+        for i, number in Counter(np.searchsorted(log_offsets, ends).tolist()).items():
+            records = marked(records, number, i)
+        told = records_bytes(records)
+        return told if self._used_bytes + len(told) <= self._limit_bytes else data

@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.tier.commits import NO_CHECKPOINT, TableView, commit_path, properties
@@ -33,6 +33,7 @@ from penstock.tier.errors import (
     TierError,
 )
 from penstock.tier.files import RangeWriter, WrittenFile, WrittenRange
+from penstock.tier.lost import LOST_FOLDER, LOST_SCHEMA, opened_lost
 from penstock.tier.objects import ObjectFolder
 from penstock.tier.rows import FILE_SCHEMA
 
@@ -40,7 +41,6 @@ log = logging.getLogger("penstock.tier")
 
 FORMAT: Final = 1
 COUNTERS_FOLDER: Final = "_penstock/counters"
-LOST_FOLDER: Final = "_penstock/lost"
 COMMITS_PER_SNAPSHOT: Final = 256
 COMMITS_PER_CHECKPOINT: Final = 20
 """A commit reads all commits since the last checkpoint, and a checkpoint writes the list of all files."""
@@ -56,7 +56,6 @@ TABLE_SCHEMA: Final = pa.schema(
         *((each.name, pa.string() if pa.types.is_dictionary(each.type) else each.type) for each in FILE_SCHEMA),
     ]
 )
-_LOST_SCHEMA: Final = pa.schema([("log_offset", pa.int64()), ("until", pa.int64()), ("log", pa.string())])
 
 
 @dataclass(frozen=True)
@@ -310,19 +309,15 @@ class TierTable:
         if not written.lost:
             return
         place = f"{self._objects.delta_url}/{LOST_FOLDER}"
+        table = opened_lost(self._objects)
         with self._objects.failures(LOST_FOLDER):
-            known = -1
-            try:
-                table = DeltaTable(place, storage_options=self._objects.options)
-                known = table.transaction_version(self._log.identity) or 0
-            except TableNotFoundError:
-                pass
+            known = -1 if table is None else table.transaction_version(self._log.identity) or 0
             new = [(max(start, known), end) for start, end in written.lost if end > known]
             if not new:
                 return
             rows = pa.table(
                 [[start for start, _ in new], [end for _, end in new], [self._log.identity] * len(new)],
-                schema=_LOST_SCHEMA,
+                schema=LOST_SCHEMA,
             )
             stated = properties([Transaction(self._log.identity, written.end)], 1)
             write_deltalake(place, rows, mode="append", storage_options=self._objects.options, commit_properties=stated)
@@ -332,13 +327,9 @@ class TierTable:
     @property
     def is_behind_loss(self) -> bool:
         """Whether the last range ends where something was lost, so that queues are to be counted anew."""
-        place = f"{self._objects.delta_url}/{LOST_FOLDER}"
+        lost = opened_lost(self._objects)
         with self._objects.failures(LOST_FOLDER):
-            try:
-                lost = DeltaTable(place, storage_options=self._objects.options)
-            except TableNotFoundError:
-                return False
-            return lost.transaction_version(self._log.identity) == self.end
+            return lost is not None and lost.transaction_version(self._log.identity) == self.end
 
     def count_on(self, queues: Iterable[tuple[bytes, int]]) -> None:
         """Go on counting queues from where the store has them at the table's end. Raises TierError."""

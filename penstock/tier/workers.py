@@ -47,7 +47,7 @@ def answer_to(reader: TableReader, question: TierQuestion, limit_bytes: int) -> 
         match question:
             case ReadRange(topic_filter, start, stop, tag, max_bytes):
                 page = reader.scan(ScanQuestion(topic_filter, start, stop, tag), max_bytes, limit_bytes)
-                return RangeRead(page.next, page.number, page.queue_offset), page.records
+                return RangeRead(page.next, page.number, page.queue_offset, page.lost), page.records
             case ReadPlaces(log_offsets):
                 there = reader.at(log_offsets, limit_bytes)
                 return PlacesRead(there.found, there.queue_offset), there.records

@@ -82,11 +82,14 @@ TierQuestion = ReadRange | ReadPlaces | FindTime | FindQueueOffset | FindKey | R
 
 
 class RangeRead(_Part, frozen=True, tag="range"):
-    """To ReadRange: where to go on, how many messages follow, and the queue_offset of the first (-1: it has none)."""
+    """To ReadRange: where to go on, how many messages follow, and the queue_offset of the first (-1: it has none).
+
+    If none follows: how many ranges before `next` are lost, which the next message has not said."""
 
     next: LogOffset
     messages: Count
     queue_offset: FirstQueueOffset
+    lost: Count = 0
 
 
 class PlacesRead(_Part, frozen=True, tag="places"):

@@ -35,12 +35,12 @@ class Publishing:
     """Messages that were acknowledged, to three topics in turn."""
 
     def __init__(self, server: PenstockServer) -> None:
-        self._server = server
+        self.server = server
         self._rng = random.Random(1)
         self.sent: list[tuple[str, bytes]] = []
 
     def more(self, number: int, qos: int = 1) -> None:
-        device = Device(self._server.port, "publisher")
+        device = Device(self.server.port, "publisher")
         device.connect()
         for _ in range(number):
             topic, payload = f"line/{len(self.sent) % 3}/temp", b"%06d" % len(self.sent) + self._rng.randbytes(3_000)
@@ -55,7 +55,7 @@ class Publishing:
 
     def until_dropped(self, qos: int = 1) -> None:
         """Until retention has dropped most of what was sent so far."""
-        segments = self._server.data / "log"
+        segments = self.server.data / "log"
         goal = max(int(path.stem) for path in segment_paths(segments))
         while min(int(path.stem) for path in segment_paths(segments)) <= goal:
             self.more(50, qos)
