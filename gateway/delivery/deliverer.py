@@ -48,6 +48,7 @@ NO_STOP = (1 << 64) - 1  # log_offset
 FAN_OUT_S = 0.001  # that queues that grew may take of one turn; others come in the next one
 QUEUES_BY_CLOCK = 16  # between two looks at it
 CATCH_UP_S = 0.002  # that all sessions that are behind may take of one turn, however often they pull in it
+HISTORY_S = 0.0002  # that those may take of it that are sent history by pages; one of them in each turn in any case
 EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each
 SETTLED_AT_ONCE = 256  # queues of which it is said how far their readers have come, each time
 SETTLED_SHARE = 16  # and one part in this many of all
@@ -85,6 +86,7 @@ class Deliverer:
         self._later: list[Queue] = []  # grew as well, and the turn's time was over; the oldest first
         self._lagging: dict[Session, set[Reader]] = {}  # whose queues have more: all of these, and some that did
         self._behind: set[Session] = set()  # have more to read and room to take it
+        self._replaying: dict[Session, None] = {}  # of these, who are sent history; in turn, and after the others
         self._puts_off = self._has_put_off = False  # pulling, in this turn; in the one before
         self._pulled_s = 0.0  # so long was pulled in this turn
         self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that was not safe yet
@@ -146,6 +148,7 @@ class Deliverer:
         self._lagging.pop(session, None)
         self._outrun.is_through(session)
         self._behind.discard(session)
+        self._replaying.pop(session, None)
         self._waiting_safe.discard(session)
         if readers:
             in_steps(self._take_out_all(readers, is_durable), self._soon)
@@ -159,7 +162,7 @@ class Deliverer:
     def pending(self) -> set[Session]:
         """Sessions that have more to read, and no reason of their own not to."""
         later = {reader.session for reader in readers_of(self._later)}
-        return self._behind.union(self._waiting_safe, later, *self._waiting_read.values())
+        return self._behind.union(self._waiting_safe, self._replaying, later, *self._waiting_read.values())
 
     # --- per turn
 
@@ -238,6 +241,8 @@ class Deliverer:
             return
         if self._behind:
             self._pull_some()
+        if self._replaying:
+            self._replay_some()
         self._ranges.clear()
 
     def _pull_some(self) -> None:
@@ -249,17 +254,29 @@ class Deliverer:
         behind, self._behind = self._behind, set()
         while behind:
             session = behind.pop()
-            if self._pull(session, ends_s):
+            if session.replays:
+                self._replaying[session] = None
+            elif self._pull(session, ends_s):
                 self._behind.add(session)
             if time.perf_counter() >= ends_s:
                 self._behind |= behind
                 break
         self._pulled_s += time.perf_counter() - began_s
 
+    def _replay_some(self) -> None:
+        """History is in no hurry: it has a small part of the turn, so that who lives beside it does not notice."""
+        ends_s = time.perf_counter() + HISTORY_S
+        for session in list(self._replaying):
+            del self._replaying[session]
+            if self._pull(session, ends_s):
+                self._behind.add(session)
+            if time.perf_counter() >= ends_s:
+                return
+
     @property
     def has_more(self) -> bool:
         """Whether some session can go on at once."""
-        return bool(self._behind or self._later) and self._sessions.are_ours
+        return bool(self._behind or self._replaying or self._later) and self._sessions.are_ours
 
     def _pull(self, session: Session, ends_s: float) -> bool:
         """Deliver from all of a session's queues, merged. True if it could go on."""
@@ -281,7 +298,7 @@ class Deliverer:
             if session.replays:
                 outcome = self.replays.go_on(session)
                 if outcome == DONE:
-                    continue
+                    return True  # a page in a turn
                 if outcome == BLOCKED and not session.inflight.blocked:
                     self._waiting_safe.add(session)
                 return False
