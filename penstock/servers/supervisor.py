@@ -18,7 +18,7 @@ from notify.links.sockets import listening_unix_socket
 from penstock.config.settings import Settings, render
 from penstock.servers.access import AccessLoader
 from penstock.servers.children import Child, ChildFailed
-from penstock.servers.companions import check_console_exposed, start_console
+from penstock.servers.companions import check_console_exposed, start_console, start_flows
 from penstock.servers.listeners import check_exposed
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, open_admin, run
@@ -81,6 +81,7 @@ async def _serve(settings: Settings, gateways: int) -> None:
             for each in reserved:
                 announce("ready", str(each.address), data=settings.store.data, gateways=gateways)
             await start_console(settings, closing, stop)
+            await start_flows(settings, closing, stop)
             while not await stop.or_tick():
                 pass
 

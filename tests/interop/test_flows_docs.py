@@ -13,9 +13,11 @@ import pytest
 from tests.support.server_process import ROOT, PenstockServer, ServeOptions
 from tests.support.stores import wait_until
 
+TIMES = 2
 
-@pytest.mark.parametrize("times", [2])
-def test_the_first_flow_of_the_page(tmp_path: Path, times: int) -> None:
+
+@pytest.mark.parametrize("gateways", ["0", "1"])
+def test_the_first_flow_of_the_page(tmp_path: Path, gateways: str) -> None:
     page = (ROOT / "docs" / "flows.md").read_text()
     (flow,) = re.findall(r"<!-- flow: run by tests/interop/test_flows_docs.py -->\n```toml\n(.*?)```", page, re.DOTALL)
     (publish,) = re.findall(r"^penstock (pub .*)$", page, re.MULTILINE)
@@ -23,15 +25,17 @@ def test_the_first_flow_of_the_page(tmp_path: Path, times: int) -> None:
     lines = tmp_path / "alarms.ndjson"
     file = tmp_path / "flows.toml"
     file.write_text(flow.replace("/tmp/alarms.ndjson", str(lines)))
-    server = PenstockServer(tmp_path / "data", tmp_path / "log", ServeOptions({"flows": str(file)}))
+    server = PenstockServer(
+        tmp_path / "data", tmp_path / "log", ServeOptions({"flows": str(file), "gateways": gateways})
+    )
     try:
         wait_until(lambda: f"flows {file}" in server.log_text(), 60)
         topic, payload = re.fullmatch(r"pub (\S+) -m '(.*)'", publish).groups()  # type: ignore[union-attr]
-        for number in range(times):
+        for number in range(TIMES):
             command = [sys.executable, "-P", "-m", "penstock", "pub", "--url", server.url, topic, "-m", payload]
             subprocess.run(command, check=True)
             wait_until(lambda number=number: lines.read_text().count("\n") == number + 1, 60)  # type: ignore[misc]
-            if number + 1 < times:
+            if number + 1 < TIMES:
                 server.restart()
         found = json.loads(lines.read_text().splitlines()[-1])
         named = ("type", "subject", "datacontenttype", "data", "specversion")
