@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from pyspark.sql.types import StructField, StructType
 
 from penstock.columns import COLUMNS
 from penstock.spark.batch import index_for
+from penstock.spark.errors import BadSparkOption
 from penstock.spark.folder import LogFolder
 from penstock.spark.log_and_tier import LogAndTier
 from penstock.spark.logs import opened
@@ -40,16 +42,21 @@ _FILES_TYPES: Final = {
     "properties": pa.binary(),
     **{name: COLUMNS[name].type for name in _OF_FILES},
 }
+_MADE_OF: Final = {"day": ("timestamp",), "namespace": ("topic",), "client_id": ("topic", "client_id")}
+"""Columns that are made of others of the log."""
 _US_PER_DAY: Final = 86_400_000_000
 
 
-def table(spark: SparkSession, url: str, *, tier: str, **options: str) -> DataFrame:
+def table(spark: SparkSession, url: str, *, tier: str, columns: str = "", **options: str) -> DataFrame:
     """The messages that tier and log have now; a query sees no newer ones.
 
-    `url`: as for load(). `tier`: where the table is. `options`: those of format("penstock") that say how to connect.
+    `url`: as for load(). `tier`: where the table is. `columns`: names, separated by commas; empty: all, and then
+    the log's part makes all of them for each query. `options`: those of format("penstock") that say how to connect.
     Raises SparkSourceError.
     """
-    given = {"path": url, "tier": tier, **options}
+    types = _chosen(columns)
+    made_of = dict.fromkeys(name for column in types for name in _MADE_OF.get(column, (column,)))
+    given = {"path": url, "tier": tier, "columns": ",".join(made_of), **options}
     request = parse_options(given)
     with ExitStack() as opening:
         log = opening.enter_context(opened(request))
@@ -59,13 +66,24 @@ def table(spark: SparkSession, url: str, *, tier: str, **options: str) -> DataFr
         listing = found.look()
         found.check(listing.first, listing.end)
         end = log.end()
-    stored = _stored(spark, found.urls(listing))
+    stored = _stored(spark, found.urls(listing)).select(*types)
     if end <= listing.end:
         return stored
     places = (json.dumps({LOG_POSITION: place}) for place in (listing.end, end))
     given |= zip(("startingOffsets", "endingOffsets"), places, strict=True)
     newest = spark.read.format("penstock").options(**given).load()
-    return stored.union(newest.mapInArrow(_as_in_table, _schema(_TYPES)))
+    return stored.union(newest.mapInArrow(partial(_as_in_table, list(types)), _schema(types)))
+
+
+def _chosen(columns: str) -> dict[str, pa.DataType]:
+    """Columns and their types. Raises BadSparkOption."""
+    names = [name.strip() for name in columns.split(",")] if columns else list(_TYPES)
+    for name in names:
+        if name not in _TYPES:
+            raise BadSparkOption(f"columns '{columns}': there is no '{name}'; there are {', '.join(_TYPES)}")
+    if len(set(names)) < len(names):
+        raise BadSparkOption(f"columns '{columns}': each one once")
+    return {name: _TYPES[name] for name in names}
 
 
 def _stored(spark: SparkSession, urls: list[str]) -> DataFrame:
@@ -94,22 +112,22 @@ def _decoded(name: str) -> Callable[[Column], Column]:
     return decode
 
 
-def _as_in_table(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows with names of the log, as the table has them."""
+def _as_in_table(names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows with names of the log, as the table has them: these columns."""
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        topics = columns["topic"].dictionary_encode()
-        of_topics = plain_topics([topic.encode() for topic in topics.dictionary.to_pylist()])
-        spaces, names = (pa.array(each, pa.string()).take(topics.indices) for each in of_topics)
-        clients = zip(spaces.to_pylist(), columns["client_id"].to_pylist(), strict=True)
-        days = columns["timestamp"].view(pa.int64()).to_numpy() // _US_PER_DAY
-        columns |= {
-            "day": pa.array(days.astype(np.int32)).view(pa.date32()),
-            "namespace": spaces,
-            "topic": names,
-            "client_id": pa.array([plain_client_id(*each) for each in clients], pa.string()),
-        }
-        yield pa.RecordBatch.from_arrays([columns[name] for name in _TYPES], names=list(_TYPES))
+        if "topic" in columns:
+            topics = columns["topic"].dictionary_encode()
+            of_topics = plain_topics([topic.encode() for topic in topics.dictionary.to_pylist()])
+            spaces, plain = (pa.array(each, pa.string()).take(topics.indices) for each in of_topics)
+            if "client_id" in columns:
+                clients = zip(spaces.to_pylist(), columns["client_id"].to_pylist(), strict=True)
+                columns["client_id"] = pa.array([plain_client_id(*each) for each in clients], pa.string())
+            columns |= {"namespace": spaces, "topic": plain}
+        if "day" in names:
+            days = columns["timestamp"].view(pa.int64()).to_numpy() // _US_PER_DAY
+            columns["day"] = pa.array(days.astype(np.int32)).view(pa.date32())
+        yield pa.RecordBatch.from_arrays([columns[name] for name in names], names=names)
 
 
 def _schema(types: dict[str, pa.DataType]) -> StructType:

@@ -71,6 +71,20 @@ def test_it_is_what_was_there_when_it_was_made(spark: SparkSession, cold: ColdLo
     assert table(spark, cold).count() > len(expected)
 
 
+@pytest.mark.parametrize("columns", ["topic", "day,payload", "client_id, log_offset", "namespace,content_type", "qos"])
+def test_only_columns_that_are_wanted_are_made(
+    spark: SparkSession, cold: ColdLog, expected: list[Any], columns: str
+) -> None:
+    """In the log's part too, which Spark does not tell what a query uses."""
+    frame = penstock.spark.table(spark, str(cold.data), tier=cold.place.url, columns=columns)
+    names = [name.strip() for name in columns.split(",")]
+    assert frame.columns == names
+    whole = table(spark, cold).select(*names)
+    assert sorted(map(str, frame.collect())) == sorted(map(str, whole.collect()))
+    read = plan_of(frame).partition("PythonDataSource")[2] or plan_of(frame)
+    assert "queue_offset" not in read
+
+
 def plan_of(frame: DataFrame) -> str:
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -102,6 +116,8 @@ def test_what_is_wrong_is_said_at_once(spark: SparkSession, cold: ColdLog, tmp_p
         penstock.spark.table(spark, str(cold.data), tier=str(tmp_path / "nowhere"))
     with pytest.raises(SparkSourceError, match="tier: is empty"):
         penstock.spark.table(spark, str(cold.data), tier="")
+    with pytest.raises(SparkSourceError, match="there is no 'colour'; there are day, namespace, topic"):
+        penstock.spark.table(spark, str(cold.data), tier=cold.place.url, columns="topic,colour")
 
 
 def test_a_log_that_the_table_has_all_of_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
