@@ -123,8 +123,7 @@ def compare(spark: SparkSession, folder: Path, millions: float, rounds: int) -> 
         for _ in range(rounds + 1):
             took.setdefault((query, "tail"), []).append(timed(QUERIES[query], ours))
             if query in USED:
-                chosen = timed(QUERIES[query], partial(ours, USED[query]))
-                took.setdefault((query, "chosen"), []).append(chosen)
+                took.setdefault((query, "chosen"), []).append(timed(QUERIES[query], partial(ours, USED[query])))
     print("| query | table, rows/s | Spark's Parquet | of it | with 30 s in the log | with `columns` |")
     for query in QUERIES:
         table_s, parquet_s, tail_s = (statistics.median(took[query, side][1:]) for side in ("table", "parquet", "tail"))

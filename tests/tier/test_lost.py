@@ -259,7 +259,7 @@ def test_a_replay_over_mqtt_is_told(tmp_path: Path, topic_filter: str) -> None:
             each for number, each in enumerate(publishing.sent)
             if number not in (3, 4) and matches(topic_filter, each[0])
         ]  # fmt: skip
-        found = []
+        found: list[Publish] = []
         while len(found) < len(left):
             found.append(device.next(Publish))
             device.send(PubAck(found[-1].packet_id or 0))
