@@ -64,6 +64,7 @@ class FlowRunner:
         self._is_there = asyncio.Event()
         self._is_there.set()
         self._prober: asyncio.Task[None] | None = None  # the one that tries whether the sink is there again
+        self._outages = 0  # so far
         self._tries = 0
         self._said_s = 0.0
         self._stopping = asyncio.Event()
@@ -108,7 +109,7 @@ class FlowRunner:
         while not self._stopping.is_set():
             try:
                 await self._sink.open()
-                self._came_back()
+                self._came_back(self._outages)
                 return
             except SinkAway as error:
                 await self._wait(error)
@@ -202,20 +203,21 @@ class FlowRunner:
         while not self._stopping.is_set():
             if asyncio.current_task() is not self._prober:
                 await self._is_there.wait()
+            outages = self._outages
             try:
                 await self._sink.send([event for _, event in items])
             except SinkAway as error:
                 await self._wait(error)
                 continue
             except (SinkFailed, SinkRefused, Unfit) as error:
-                self._came_back()
+                self._came_back(outages)
                 if len(items) == 1:
                     self._failed(items[0][0], error)
                 else:  # which of them is it?
                     for item in items:
                         await self._send([item])
                 return
-            self._came_back()
+            self._came_back(outages)
             self.counts.sent += len(items)
             for delivery, _ in items:
                 delivery.ack()
@@ -246,6 +248,7 @@ class FlowRunner:
         task = asyncio.current_task()
         if self._prober is None:
             self._prober = task
+            self._outages += 1
             self._is_there.clear()
         if task is not self._prober:
             return  # it waits for the one that tries
@@ -257,7 +260,10 @@ class FlowRunner:
             async with asyncio.timeout(max(error.after_s or 0.0, pause_s)):
                 await self._stopping.wait()
 
-    def _came_back(self) -> None:
+    def _came_back(self, outages: int) -> None:
+        """The sink has answered a request that was begun after so many outages; one before the last says nothing."""
+        if outages != self._outages:
+            return
         if self.away:
             log.info("flow %s: the sink takes messages again", self.flow.name)
         self._prober = None
