@@ -392,13 +392,20 @@ class Deliverer:
         return ranges if len(ranges) == share else None
 
     def _resumes(self, reader: Reader, records: Records) -> bool:
-        """Read in the tier, if there is one, what retention has dropped in front of a range, before the range."""
-        if not reader.qos or reader.only_live or not records.count or reader.reached >= records.log_offset(0):
+        """Read in the tier, if there is one, what retention has dropped in front of a range, before the range.
+
+        Of QoS 0 only what a replay was to go on with: a client that is slow for what is new misses it.
+        """
+        if reader.only_live or not records.count or reader.reached >= records.log_offset(0):
+            return False
+        if not reader.qos and (not reader.since or reader.reached != reader.since):
             return False
         if not self._history.may_have(reader.reached):
             return False
         session, start = reader.session, reader.reached
         reader.position, reader.reached = records.first, records.log_offset(0)
+        if not reader.qos:
+            reader.since = reader.reached  # retention may pass that place as well
         subscription = SubscriptionState(
             reader.topic_filter,
             reader.qos,
@@ -406,7 +413,7 @@ class Deliverer:
             retain_as_published=reader.retain_as_published,
             subscription_id=reader.subscription_id,
         )
-        self.replays.begin(session, HistoryReplay(subscription, start, reader.reached, True))
+        self.replays.begin(session, HistoryReplay(subscription, start, reader.reached, resumes=reader.qos > 0))
         return True
 
     @property

@@ -109,6 +109,24 @@ def test_a_replay_begins_in_the_tier(server: PenstockServer, publishing: Publish
     assert subscriber.take(len(expected) + 1)[-1] in publishing.sent[-3:]
 
 
+def test_a_replay_at_qos_0_misses_nothing_that_retention_takes_meanwhile(tmp_path: Path) -> None:
+    """The client takes nothing for a while, so that the log begins behind the place where the replay was to end."""
+    settings = SMALL | {"tier.url": str(tmp_path / "fleet"), "tier.commit_s": 1}
+    server = PenstockServer(tmp_path / "data", tmp_path / "log", ServeOptions(settings=settings))
+    try:
+        publishing = Publishing(server)
+        publishing.more(2_500)  # more than sockets hold
+        publishing.until_dropped()
+        subscriber = Subscriber(server, "history", expiry_s=0)
+        assert subscriber.device.subscribe("line/#", 0, "earliest") == ReasonCode.SUCCESS
+        publishing.until_dropped()
+        publishing.until_dropped()
+        publishing.more(3)
+        assert subscriber.take(len(publishing.sent)) == publishing.sent
+    finally:
+        server.kill()
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_session_that_was_away_for_longer_than_the_log_keeps_misses_nothing(
     server: PenstockServer, publishing: Publishing, qos: int
