@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from gateway.delivery.exchange import Exchange
 from gateway.delivery.expander import EXPANDED_BYTES, Expander
 from gateway.delivery.outrun import Outrun
-from gateway.delivery.replays import Replays
+from gateway.delivery.replays import COMPRESSED, NO_STOP, Replays
 from gateway.mqtt._mqtt import (
     BLOCKED,
     DONE,
@@ -32,7 +32,6 @@ from lightqueue.queues._queues import LIVE, Queue
 from notify.steps import Steps, in_steps
 from store.namespaces import is_servers
 from store.records._records import Records
-from store.records.records import RecordFlag
 from store.state.changes import SubscriptionState
 
 RANGE_RECORDS = 8_192
@@ -44,17 +43,15 @@ MOST_MERGED = 64  # or so many, to find those that come next
 MANY_QUEUES = (
     256  # grew: sessions that are behind pull in the next turn; one that reads so many pulls a round at a time
 )
-NO_STOP = (1 << 64) - 1  # log_offset
 FAN_OUT_S = 0.001  # that queues that grew may take of one turn; others come in the next one
 QUEUES_BY_CLOCK = 16  # between two looks at it
 CATCH_UP_S = 0.002  # that all sessions that are behind may take of one turn, however often they pull in it
-HISTORY_S = 0.0002  # that those may take of it that are sent history by pages; one of them in each turn in any case
+HISTORY_S = 0.0002  # of it, for sessions that are sent history by pages; one of them gets a page in any case
 EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each
 SETTLED_AT_ONCE = 256  # queues of which it is said how far their readers have come, each time
 SETTLED_SHARE = 16  # and one part in this many of all
 SETTLED_PER_STEP = 64  # of these queues,
 SETTLED_READERS = 1_000  # or as many as have so many readers: some 0.2 ms
-COMPRESSED = int(RecordFlag.COMPRESSED)
 NOBODY: frozenset[Session] = frozenset()
 
 
@@ -86,7 +83,7 @@ class Deliverer:
         self._later: list[Queue] = []  # grew as well, and the turn's time was over; the oldest first
         self._lagging: dict[Session, set[Reader]] = {}  # whose queues have more: all of these, and some that did
         self._behind: set[Session] = set()  # have more to read and room to take it
-        self._replaying: dict[Session, None] = {}  # of these, who are sent history; in turn, and after the others
+        self._replaying: dict[Session, None] = {}  # those that are sent history: in turn, after the others
         self._puts_off = self._has_put_off = False  # pulling, in this turn; in the one before
         self._pulled_s = 0.0  # so long was pulled in this turn
         self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that was not safe yet
@@ -264,7 +261,7 @@ class Deliverer:
         self._pulled_s += time.perf_counter() - began_s
 
     def _replay_some(self) -> None:
-        """History is in no hurry: it has a small part of the turn, so that who lives beside it does not notice."""
+        """Send pages of history for a small part of the turn, so that other clients hardly wait for it."""
         ends_s = time.perf_counter() + HISTORY_S
         for session in list(self._replaying):
             del self._replaying[session]

@@ -211,8 +211,9 @@ class GroupTier:
     # --- where a group begins
 
     def locate(self, topic_filter: str, start: str, then: Located) -> bool:
-        """Have the tier say where `earliest` or a time is: `then` gets it as `@7`, or as it is if the log knows it, or
-        why there is no answer. False: nothing is to be asked."""
+        """Ask the tier where `earliest` or a time is. `then` gets it as `@7`, or unchanged if the log knows it, or why
+        there is no answer. Returns False if the tier need not be asked: `then` is not called.
+        """
         if not self.has(topic_filter) or PLACE.fullmatch(start) or start in ("latest", "now"):
             return False
         if start == "earliest":

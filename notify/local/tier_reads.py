@@ -171,7 +171,7 @@ class TierReads:
         return None
 
     def has(self, log_offset: int) -> bool:
-        """Whether messages from a place on are to be read in the tier, if there are any."""
+        """Whether a read from this log_offset on begins in the tier."""
         return 0 <= log_offset < self._tier.seam and self._tier.has_more
 
     # --- messages by their places

@@ -11,6 +11,7 @@ from penstock.commands.group import Json, Store, pause_group, rows_of_groups
 from penstock.commands.options import Config, LogFormat, LogLevel, settings_in_force
 from penstock.commands.tables import show_table, wide_console
 from penstock.errors import PenstockError, UsageError
+from penstock.flows import GROUP_PREFIX
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -21,7 +22,6 @@ flow = typer.Typer(
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Flows in TOML (docs/flows.md).")]
 Name = Annotated[str, typer.Argument(metavar="FLOW", help="Name of the flow.")]
-GROUP_PREFIX = "flow."
 NO_FLAGS: Mapping[str, object] = {}
 
 

@@ -8,21 +8,20 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.topics import validate_topic_filter
 from penstock.errors import UsageError
+from penstock.flows import GROUP_PREFIX
 from penstock.flows.errors import FlowError
 from penstock.flows.expressions import BadExpression, Condition, Template
 
 Format = Literal["cloudevents", "cloudevents-binary", "cloudevents-batch", "raw"]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-GROUP_PREFIX: Final = "flow."
-"""The group of a flow is called so, with the flow's name behind it."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _UNKNOWN = re.compile(r"contains unknown field `([^`]*)`")
 _PATH = re.compile(r" - at `\$\.?(.*)`$")

@@ -13,7 +13,7 @@ from cloudevents.core.bindings.http import to_binary
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
-from penstock.flows.definition import Flow, Format
+from penstock.flows.definition import Flow
 from penstock.flows.errors import FlowError, Unfit
 from penstock.sdk.message import Message
 
@@ -22,7 +22,7 @@ BATCH: Final = "application/cloudevents-batch+json"
 JSON, TEXT, BYTES = "application/json", "text/plain", "application/octet-stream"
 _ATTRIBUTE = re.compile(r"[a-z0-9]{1,20}")
 _RESERVED = {"id", "source", "type", "specversion", "subject", "time", "datacontenttype", "dataschema", "data"}
-_format = JSONFormat()
+_json = JSONFormat()
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -66,8 +66,8 @@ class EventWriter:
 
     def __init__(self, flow: Flow, source: str) -> None:
         """`source`: of CloudEvents. Raises FlowError."""
-        self._type, self._source = flow.said.type, source
-        self._is_cloudevent = flow.said.format != "raw"
+        self._type, self._source, self._format = flow.said.type, source, flow.said.format
+        self._is_cloudevent = self._format != "raw"
         for header in flow.mapped_headers if self._is_cloudevent else ():
             if not _ATTRIBUTE.fullmatch(header) or header in _RESERVED:
                 reason = "is no name of an extension attribute of a CloudEvent"
@@ -75,31 +75,36 @@ class EventWriter:
                     flow.name, f"map.headers.{header}", reason, "use 1 to 20 of a-z and 0-9, none of its own"
                 )
 
-    def http(self, events: Sequence[FlowEvent], format: Format) -> Written:
+    def http(self, events: Sequence[FlowEvent]) -> Written:
         """A request; of `cloudevents-batch` with all events, else with the only one. Raises Unfit."""
-        if format == "cloudevents-batch":
+        if self._format == "cloudevents-batch":
             return Written({"Content-Type": BATCH}, b"[" + b",".join(map(self.line, events)) + b"]")
         (event,) = events
-        if format == "raw":
+        if self._format == "raw":
             return Written({"Content-Type": event.content_type or BYTES, **event.headers}, event.payload)
-        if format == "cloudevents":
+        if self._format == "cloudevents":
             return Written({"Content-Type": STRUCTURED}, self.line(event))
-        content_type = _content_type(event)
-        found = to_binary(CloudEvent(self._attributes(event, content_type), event.payload), _format)
+        content_type = event.content_type or _content(event)[0]
+        found = to_binary(CloudEvent(self._attributes(event, content_type), event.payload), _json)
         return Written(dict(found.headers), bytes(found.body))
 
     def line(self, event: FlowEvent) -> bytes:
-        """One line of JSON: a CloudEvent in structured mode, or what `raw` has."""
-        content_type = _content_type(event)
+        """One line of JSON: a CloudEvent in structured mode, or what `raw` has. Raises Unfit."""
+        content_type, data = _content(event)
         if self._is_cloudevent:
-            found = self._attributes(event, content_type)
-            return bytes(_format.write(CloudEvent(found, _data(event.payload, content_type))))
+            return bytes(_json.write(CloudEvent(self._attributes(event, content_type), data)))
         line: dict[str, Any] = {"id": event.id, "topic": event.topic, "time": _rfc3339(event.time)}
         if event.key:
             line["key"] = event.key
         if event.headers:
             line["headers"] = event.headers
-        return _encode(line | _named(event.payload, content_type))
+        if _is_json(content_type):
+            line["json"] = data
+        elif isinstance(data, bytes):
+            line["payload_base64"] = b64encode(data).decode()
+        else:
+            line["payload"] = data
+        return _encode(line)
 
     def _attributes(self, event: FlowEvent, content_type: str) -> dict[str, Any]:
         return {
@@ -114,35 +119,20 @@ class EventWriter:
         }
 
 
-def _content_type(event: FlowEvent) -> str:
-    """As the publisher said, or as the payload looks."""
-    if event.content_type:
-        return event.content_type
-    try:
-        _decode(event.payload)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return TEXT if _text(event.payload) is not None else BYTES
-    return JSON
+def _content(event: FlowEvent) -> tuple[str, Any]:
+    """The content type, as the publisher said or as the payload looks; and the data: what JSON says, a text, or bytes.
 
-
-def _data(payload: bytes, content_type: str) -> Any:
-    """As CloudEvent takes it: what JSON says, a text, or bytes."""
-    if _is_json(content_type):
+    Raises Unfit.
+    """
+    payload, content_type = event.payload, event.content_type
+    if not content_type or _is_json(content_type):
         try:
-            return _decode(payload)
+            return content_type or JSON, _decode(payload)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise Unfit(f"the payload is said to be {content_type}, and is not: {error}") from None
-    if content_type.startswith("text/"):
-        text = _text(payload)
-        return payload if text is None else text
-    return payload
-
-
-def _named(payload: bytes, content_type: str) -> dict[str, Any]:
-    found = _data(payload, content_type)
-    if isinstance(found, bytes):
-        return {"payload_base64": b64encode(found).decode()}
-    return {"json": found} if _is_json(content_type) else {"payload": found}
+            if content_type:
+                raise Unfit(f"the payload is said to be {content_type}, and is not: {error}") from None
+    text = _text(payload) if not content_type or content_type.startswith("text/") else None
+    return content_type or (BYTES if text is None else TEXT), payload if text is None else text
 
 
 def _is_json(content_type: str) -> bool:

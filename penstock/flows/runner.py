@@ -18,6 +18,7 @@ from typing import Final
 from penstock.flows.definition import Flow
 from penstock.flows.errors import SinkAway, SinkFailed, SinkRefused, Unfit
 from penstock.flows.events import FlowEvent, event_of
+from penstock.flows.gate import SinkGate
 from penstock.flows.sink import Sink
 from penstock.sdk.client import Client
 from penstock.sdk.delivery import Deliveries, Delivery
@@ -28,8 +29,6 @@ log = logging.getLogger("penstock.flows")
 
 INVISIBLE_S: Final = 30.0
 KEEP_EVERY_S: Final = INVISIBLE_S / 3
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
-SAY_AGAIN_S: Final = 600.0
 GRACE_S: Final = 10.0
 PREFETCH: Final = 2_000
 LOOKED_AT: Final = 64  # messages between two looks at the clock
@@ -53,26 +52,17 @@ class FlowRunner:
     def __init__(self, flow: Flow, client: Client, sink: Sink, chance: Callable[[], float] = random.random) -> None:
         self.flow = flow
         self.counts = FlowCounts()
-        self.away = ""
-        """Why the sink takes nothing; empty: it does."""
+        self.gate = SinkGate(flow.name, chance)
         self._client, self._sink, self._chance = client, sink, chance
         self._subscription: Subscription | None = None
         self._room = asyncio.Semaphore(flow.said.concurrency)
         self._sending: set[asyncio.Task[None]] = set()
         self._held: dict[Deliveries, int] = {}  # batches, and how many of their messages are being sent
         self._at_work: dict[int, asyncio.Task[None]] = {}  # by log_offset: what is being sent
-        self._is_there = asyncio.Event()
-        self._is_there.set()
-        self._prober: asyncio.Task[None] | None = None  # the one that tries whether the sink is there again
-        self._outages = 0  # so far
-        self._tries = 0
-        self._said_s = 0.0
-        self._stopping = asyncio.Event()
 
     def stop(self) -> None:
         """Take no more; run() ends once what is being sent is settled."""
-        self._stopping.set()
-        self._is_there.set()
+        self.gate.stop()
         if self._subscription is not None:
             self._subscription.stop()
 
@@ -106,13 +96,15 @@ class FlowRunner:
             await self._sink.close()
 
     async def _open_sink(self) -> None:
-        while not self._stopping.is_set():
+        while not self.gate.is_stopping:
+            outages = await self.gate.passed()
             try:
                 await self._sink.open()
-                self._came_back(self._outages)
-                return
             except SinkAway as error:
-                await self._wait(error)
+                await self.gate.shut(error)
+            else:
+                self.gate.answered(outages)
+                return
 
     # --- taking
 
@@ -122,7 +114,7 @@ class FlowRunner:
         self.counts.taken += len(batch)
         waiting: list[tuple[Delivery, FlowEvent]] = []
         passed = 0
-        held: list[Delivery] = []
+        left_out: list[Delivery] = []
         ends_s = time.monotonic() + TURN_S
         self._held[batch] = 1
         for number, delivery in enumerate(batch):
@@ -131,7 +123,7 @@ class FlowRunner:
                 ends_s = time.monotonic() + TURN_S
             try:
                 if where is not None and not where.holds(delivery):
-                    held.append(delivery)
+                    left_out.append(delivery)
                     continue
                 waiting.append((delivery, event_of(self.flow, delivery)))
             except Unfit as error:
@@ -146,7 +138,7 @@ class FlowRunner:
         if not passed:
             batch.ack()
         else:
-            for delivery in held:
+            for delivery in left_out:
                 delivery.ack()
         if waiting:
             await self._start(batch, waiting)
@@ -170,9 +162,7 @@ class FlowRunner:
                 if self._at_work.get(each) is task:
                     del self._at_work[each]
             self._sending.discard(task)
-            if task is self._prober:
-                self._prober = None
-                self._is_there.set()
+            self.gate.left(task)
             self._room.release()
             self._let_go(batch)
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -200,24 +190,22 @@ class FlowRunner:
 
     async def _send(self, items: Sequence[tuple[Delivery, FlowEvent]]) -> None:
         """Until what became of each is settled."""
-        while not self._stopping.is_set():
-            if asyncio.current_task() is not self._prober:
-                await self._is_there.wait()
-            outages = self._outages
+        while not self.gate.is_stopping:
+            outages = await self.gate.passed()
             try:
                 await self._sink.send([event for _, event in items])
             except SinkAway as error:
-                await self._wait(error)
+                await self.gate.shut(error)
                 continue
             except (SinkFailed, SinkRefused, Unfit) as error:
-                self._came_back(outages)
+                self.gate.answered(outages)
                 if len(items) == 1:
                     self._failed(items[0][0], error)
                 else:  # which of them is it?
                     for item in items:
                         await self._send([item])
                 return
-            self._came_back(outages)
+            self.gate.answered(outages)
             self.counts.sent += len(items)
             for delivery, _ in items:
                 delivery.ack()
@@ -242,37 +230,3 @@ class FlowRunner:
         said = self.flow.said
         pause_s = min(said.retry_after_s * 2.0 ** min(attempt - 1, 30), max(said.retry_most_s, said.retry_after_s))
         return pause_s * (0.5 + self._chance() / 2)
-
-    async def _wait(self, error: SinkAway) -> None:
-        """Until the sink may be tried again: by one at a time, so that it is not overrun when it comes back."""
-        task = asyncio.current_task()
-        if self._prober is None:
-            self._prober = task
-            self._outages += 1
-            self._is_there.clear()
-        if task is not self._prober:
-            return  # it waits for the one that tries
-        self.away = str(error)
-        self._tell(f"flow {self.flow.name}: {error}; it waits for it")
-        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self._tries, 30), LONGEST_PAUSE_S) * (0.5 + self._chance() / 2)
-        self._tries += 1
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(error.after_s or 0.0, pause_s)):
-                await self._stopping.wait()
-
-    def _came_back(self, outages: int) -> None:
-        """The sink has answered a request that was begun after so many outages; one before the last says nothing."""
-        if outages != self._outages:
-            return
-        if self.away:
-            log.info("flow %s: the sink takes messages again", self.flow.name)
-        self._prober = None
-        self._is_there.set()
-        self._tries, self.away, self._said_s = 0, "", 0.0
-
-    def _tell(self, text: str) -> None:
-        """In a line, and again every ten minutes."""
-        now_s = time.monotonic()
-        if not self._said_s or now_s - self._said_s > SAY_AGAIN_S:
-            self._said_s = now_s
-            log.warning("%s", text)

@@ -90,7 +90,7 @@ class StoredOnce:
         ]
 
     def _settle(self, names: Iterable[Identity], task: asyncio.Task[Found]) -> None:
-        """Forget what is not stored: it may be tried again."""
+        """Forget messages that were not stored, so that they can be sent again."""
         is_lost = task.cancelled() or task.exception() is not None
         for name in names:
             stored = self._stored.get(name)

@@ -98,7 +98,7 @@ class HttpSink:
         return found
 
     async def send(self, events: Sequence[FlowEvent]) -> None:
-        written = self._writer.http(events, self._flow.said.format)
+        written = self._writer.http(events)
         name = events[0].id if len(events) == 1 else f"{events[0].id}-{len(events)}"
         url = self._url
         for _ in range(MOST_REDIRECTS + 1):

@@ -25,7 +25,7 @@ def flow(**fields: Any) -> Flow:
 
 def written(flow: Flow, *messages: Message) -> HTTPMessage:
     writer = EventWriter(flow, "penstock://store")
-    found = writer.http([event_of(flow, each) for each in messages], flow.said.format)
+    found = writer.http([event_of(flow, each) for each in messages])
     return HTTPMessage(found.headers, found.body)
 
 

@@ -75,14 +75,14 @@ def test_an_answer_to_an_older_request_does_not_open_the_gate() -> None:
         sink.answers["a"].set_result(None)
         await steps()
         assert deliveries["a"].is_acked
-        assert runner.away == "busy"
+        assert runner.gate.away == "busy"
         assert sink.asked == ["a", "b"]
         sink.came.clear()
         await sink.came.wait()
         assert sink.asked[2:] == ["b"]
         sink.answers["b"].set_result(None)
         await steps()
-        assert runner.away == ""
+        assert runner.gate.away == ""
         assert sink.asked == ["a", "b", "b", "c"]
         sink.answers["c"].set_result(None)
         await asyncio.gather(*tasks)

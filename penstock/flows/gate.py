@@ -1,0 +1,86 @@
+"""Whether a sink takes messages. While it is away one request at a time tries it, and all others wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.flows.errors import SinkAway
+
+log = logging.getLogger("penstock.flows")
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
+SAY_AGAIN_S: Final = 600.0
+
+
+class SinkGate:
+    """Owner of what is known of one flow's sink."""
+
+    def __init__(self, flow: str, chance: Callable[[], float]) -> None:
+        """`chance`: between 0 and 1, for a part of each pause."""
+        self.away = ""
+        """Why the sink takes nothing; empty: it does."""
+        self._flow = flow
+        self._chance = chance
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+        self._stopping = asyncio.Event()
+        self._prober: asyncio.Task[Any] | None = None  # the one that tries whether the sink is there again
+        self._outages = 0  # so far
+        self._tries = 0  # in this one
+        self._said_s = 0.0
+
+    def stop(self) -> None:
+        """Have nobody wait any more."""
+        self._stopping.set()
+        self._is_open.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    async def passed(self) -> int:
+        """Wait until a request may go out. Returns what answered() wants to know."""
+        if asyncio.current_task() is not self._prober:
+            await self._is_open.wait()
+        return self._outages
+
+    async def shut(self, error: SinkAway) -> None:
+        """A request found the sink away. The first one that did tries again: for it this takes as long as the pause."""
+        task = asyncio.current_task()
+        if self._prober is None:
+            self._prober = task
+            self._outages += 1
+            self._is_open.clear()
+        if task is not self._prober:
+            return
+        self.away = str(error)
+        now_s = time.monotonic()
+        if not self._said_s or now_s - self._said_s > SAY_AGAIN_S:
+            self._said_s = now_s
+            log.warning("flow %s: %s; it waits for it", self._flow, error)
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self._tries, 30), LONGEST_PAUSE_S) * (0.5 + self._chance() / 2)
+        self._tries += 1
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(error.after_s or 0.0, pause_s)):
+                await self._stopping.wait()
+
+    def answered(self, outages: int) -> None:
+        """A request was answered, for which passed() said `outages`. One from before an outage does not count."""
+        if outages != self._outages:
+            return
+        if self.away:
+            log.info("flow %s: the sink takes messages again", self._flow)
+        self._prober = None
+        self._is_open.set()
+        self._tries, self.away, self._said_s = 0, "", 0.0
+
+    def left(self, task: asyncio.Task[Any]) -> None:
+        """A request has ended. If it was the one that tried, another one has to."""
+        if task is self._prober:
+            self._prober = None
+            self._is_open.set()
