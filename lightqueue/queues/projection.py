@@ -179,7 +179,7 @@ class Projection:
 
     def _cross_gap(self, log_offset: int, is_known: bool) -> None:
         """Note that records are lost. `is_known`: the index has the state behind them, but not all entries."""
-        groups = self.groups.cross_gap(is_known)
+        groups = self.groups.cross_gap(log_offset, is_known)
         self.crossed.groups.update(groups)
         if not is_known:
             self.crossed.client_ids.update(self.sessions.cross_gap(log_offset))

@@ -208,6 +208,10 @@ class GroupRequests:
             pass
         return None
 
+    def _where(self, peer: str, _: PopReceiver, message: wire.GroupWhere, answer: Answer) -> None:
+        queue = self._consumer(peer, message.ref).queue
+        answer(wire.GroupIs(queue.state.began, queue.group.acked_offset), b"")
+
     def _list(
         self, peer: str, receiver: Requester, message: wire.GroupList | wire.PausedGroups, answer: Answer
     ) -> Iterator[None]:
@@ -255,6 +259,7 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[None] | None]] = {
     wire.Ack: GroupRequests._ack,
     wire.ChangeInvisible: GroupRequests._change_invisible,
     wire.Reject: GroupRequests._reject,
+    wire.GroupWhere: GroupRequests._where,
     wire.GroupList: GroupRequests._list,
     wire.PausedGroups: GroupRequests._list,
     wire.GroupPause: GroupRequests._pause,

@@ -225,7 +225,11 @@ RIGHTS: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], Iterable[Pe
     # by the refs of queues and consumers that Follow and GroupOpen gave to this peer
     **dict.fromkeys((wire.Unfollow, wire.Floors, wire.Read, wire.Check, wire.Enough), _none),
     **dict.fromkeys(
-        (of_group.GroupClose, of_group.Pop, of_group.Ack, of_group.ChangeInvisible, of_group.Reject), _none
+        (
+            *(of_group.GroupClose, of_group.Pop, of_group.Ack, of_group.ChangeInvisible, of_group.Reject),
+            of_group.GroupWhere,
+        ),
+        _none,
     ),
     # their answers leave out what the client may not see: show(), and _sees() of group_requests
     **dict.fromkeys((of_group.GroupList, of_group.PausedGroups, wire.ListDelayed), _none),

@@ -51,6 +51,11 @@ class Delivery(Settling, Message):
         self._at = at  # queue_offset in the group's queue
 
     @property
+    def group_offset(self) -> int:
+        """Its place in the group's queue: a redelivered message has the same, until the group is reset."""
+        return self._at
+
+    @property
     def deliveries(self) -> int:
         """How often it has been handed out, this time included."""
         return self._hand.deliveries

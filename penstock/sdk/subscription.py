@@ -27,6 +27,7 @@ from store.state.group_settings import GroupSettings
 from store.wire import group_messages as wire
 from store.wire.client.requests import Outcome
 from store.wire.frames import Frame
+from store.wire.handshake import PLACING_VERSION
 from store.wire.messages import FailureCode
 
 log = logging.getLogger("penstock.client")
@@ -52,6 +53,15 @@ class WantedMessages(NamedTuple):
     start: str
     prefetch: int
     or_refuse: bool = False  # the store refuses a `start` that it no longer has
+
+
+class GroupPosition(NamedTuple):
+    """Where a group is. `log`: which log the store has; `began`: where it has the group's making, or last reset."""
+
+    log: str
+    began: int
+    acked_offset: int
+    """All messages with a smaller group_offset are done with."""
 
 
 class Stage(Enum):
@@ -315,6 +325,32 @@ class Subscription:
                 return batch
             self._say_of_all(batch.hands, GIVE_BACK)  # it waited here for too long
         return None
+
+    async def position(self) -> GroupPosition:
+        """Where its group is, once the store has all that was handed out here.
+
+        Raises StoreRefused (it is too old to say), TimedOut, ConnectionLost.
+        """
+        requests = self._link.requests
+        found: asyncio.Future[Outcome] = self._loop.create_future()
+        try:
+            async with asyncio.timeout(requests.rules.timeout_s):
+                await self._opened.wait()
+                welcome = requests.welcome
+                if welcome is None or self._enrolment.ref is None:
+                    raise ConnectionLost(requests.away)
+                if welcome.version < PLACING_VERSION:
+                    text = "it is older than this client and does not say where a group is; upgrade the store"
+                    raise StoreRefused(FailureCode.BAD_REQUEST, text)
+                where = wire.GroupWhere(self._enrolment.ref)
+                requests.ask_once(where, lambda outcome, _: None if found.done() else found.set_result(outcome))
+                answer = await found
+        except TimeoutError:
+            raise TimedOut(f"position: no answer from the store ({requests.away})") from None
+        if not isinstance(answer, wire.GroupIs):
+            raise answer if isinstance(answer, Exception) else ClientError(f"{answer} to a GroupWhere")
+        log_name = f"{welcome.epoch}-{welcome.log_identity.hex()}"
+        return GroupPosition(log_name, answer.began, answer.acked_offset)
 
     # --- the connection
 

@@ -40,6 +40,7 @@ class GroupState(msgspec.Struct):
     is_shared: bool = False
     numbers: Numbers | None = None  # while records of it, or messages, are lost that lie before the newest one
     paused: bool = False  # it deals nothing
+    began: int = 0  # log_offset at which it was made or last reset, or a gap whose loss changes its queue_offsets
     is_careful: bool = False  # what it holds is not known: it goes on behind what is surely done with
 
     @property
@@ -89,14 +90,15 @@ class GroupStates:
     def get(self, key: GroupKey) -> GroupState | None:
         return self._states.get(key)
 
-    def cross_gap(self, is_known: bool) -> list[GroupKey]:
-        """Records are lost. `is_known`: of groups none is, and they are what the log behind the gap makes of them.
+    def cross_gap(self, log_offset: int, is_known: bool) -> list[GroupKey]:
+        """Records are lost at `log_offset`. `is_known`: of groups none is; they are what the log behind the gap makes.
 
         Returns those that may deliver again what was done with.
         """
         self.has_gaps = True
         for key, state in self._states.items():
             self._dirty.add(key)
+            state.began = log_offset
             end = self._end_of(state.topic_filter)
             if state.numbers is None:
                 state.numbers = Numbers(end, end)
@@ -136,6 +138,7 @@ class GroupStates:
             case GroupAdvanced() if state is not None:
                 self._advance(state, change)
             case GroupOffsetReset() if state is not None:
+                state.began = log_offset
                 state.is_careful = not self._is_sure(state, change.end, change.queue_offset)
                 _go_back(state, self._lowest(state, change.queue_offset))
             case GroupDropped() if state is not None:
@@ -147,6 +150,7 @@ class GroupStates:
         positions = [change.queue_offset] * change.settings.cursors
         state = GroupState(change.name, change.topic_filter, change.settings, positions)
         state.user, state.is_shared, state.paused = change.user, change.is_shared, change.paused
+        state.began = log_offset
         self._states[state.key] = state
         if before is None:
             self._hold(change.topic_filter, log_offset)
@@ -159,7 +163,8 @@ class GroupStates:
     def _find(self, change: GroupAdvanced, log_offset: int) -> None:
         """A group whose making is lost. Its settings are the defaults until a consumer says others."""
         settings = GroupSettings(partitions=change.partitions)
-        state = GroupState(change.name, change.topic_filter, settings, [0] * settings.cursors, is_careful=True)
+        positions = [0] * settings.cursors
+        state = GroupState(change.name, change.topic_filter, settings, positions, began=log_offset, is_careful=True)
         self._states[state.key] = state
         self._hold(change.topic_filter, log_offset)
         state.numbers = Numbers(0, self._end_of(change.topic_filter))

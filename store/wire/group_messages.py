@@ -8,7 +8,18 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta, Struct
 
 from store.state.group_settings import MOST_MS, GroupSettings
-from store.wire.base import MOST_ITEMS, Count, Items, Name, Positive, QueueOffset, Ref, TopicFilter, WireMessage
+from store.wire.base import (
+    MOST_ITEMS,
+    Count,
+    Items,
+    LogOffset,
+    Name,
+    Positive,
+    QueueOffset,
+    Ref,
+    TopicFilter,
+    WireMessage,
+)
 
 GroupName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^/+#\x00]*\Z")]
 Milliseconds = Annotated[int, Meta(ge=0, le=MOST_MS)]
@@ -115,6 +126,22 @@ class Settled(WireMessage, frozen=True):
     """It is in the log, as safe as the flush policy promises; but for what is `stale`, which changed nothing."""
 
     stale: Receipts
+
+
+class GroupWhere(WireMessage, frozen=True):
+    """Where is the consumer's group?"""
+
+    ref: Ref
+
+
+class GroupIs(WireMessage, frozen=True):
+    """Everything before `acked_offset` is done with. `began`: log_offset at which the group was made or last reset.
+
+    The queue_offset of a message in the group's queue is the same as long as `began` is.
+    """
+
+    began: LogOffset
+    acked_offset: QueueOffset
 
 
 class GroupList(WireMessage, frozen=True):

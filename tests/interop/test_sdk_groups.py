@@ -15,7 +15,7 @@ import pytest_asyncio
 from penstock import Client
 from penstock.sdk.delivery import Delivery
 from penstock.sdk.errors import AlreadySettled, BadOption, BadPosition, ClientClosed, StoreRefused, TimedOut
-from store.wire.group_messages import GroupInfo, GroupList, GroupsListed, Popped
+from store.wire.group_messages import GroupDrop, GroupInfo, GroupList, GroupReset, GroupsListed, Popped
 from tests.support.store_process import StoreProcess
 from tests.support.store_protocol_relay import FrameWire
 
@@ -409,3 +409,23 @@ async def test_a_group_that_is_refused_is_refused_whatever_it_lacks(client: Clie
         with pytest.raises(StoreRefused, match="partitions"):
             async with client.subscribe("a/+/b", group="g", partitions=7):
                 raise AssertionError
+
+
+async def test_where_a_group_is(client: Client) -> None:
+    """`began` changes with a reset and where a group is made anew; all that was acked is told at once."""
+    await publish(client, "line/7/temp", 5)
+    async with client.subscribe("line/7/temp", group="g") as subscription:
+        messages = await take(aiter(subscription), 5)
+        assert [message.group_offset for message in messages] == [0, 1, 2, 3, 4]
+        for message in messages[:3]:
+            message.ack()
+        await messages[3].ack()
+        made = await subscription.position()
+        assert made.acked_offset == 4
+        await client._ask(GroupReset("g", "line/7/temp", "earliest"))
+        reset = await subscription.position()
+        assert (reset.log, reset.acked_offset) == (made.log, 0)
+        assert reset.began > made.began
+    await client._ask(GroupDrop("g", "line/7/temp"))
+    async with client.subscribe("line/7/temp", group="g") as subscription:
+        assert (await subscription.position()).began > reset.began

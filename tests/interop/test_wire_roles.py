@@ -72,6 +72,7 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_group.Ack(1, []),
     of_group.ChangeInvisible(1, [], 1),
     of_group.Reject(1, [], None, ""),
+    of_group.GroupWhere(1),
     of_group.GroupList("", 0),
     of_group.GroupReset("g", "t", "earliest"),
     of_group.GroupDrop("g", "t"),
@@ -118,7 +119,7 @@ OF_CLIENTS = {
     "HoldLog",
     "Topics",
 }
-OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters"}
+OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters", "GroupWhere"}
 OF_OPERATORS = {"ShowServer", "TopicReaders", "DeadLetters", "SettleDeadLetter", "DescribeClient"}
 OF_OPERATORS |= {"ListGateways", "ShowGateway", "ServeTier"}
 OF_THE_STORE: tuple[WireMessage, ...] = (
