@@ -179,7 +179,7 @@ class Projection:
 
     def _cross_gap(self, log_offset: int, is_known: bool) -> None:
         """Note that records are lost. `is_known`: the index has the state behind them, but not all entries."""
-        groups = self.groups.cross_gap(log_offset, is_known)
+        groups = self.groups.cross_gap(is_known)
         self.crossed.groups.update(groups)
         if not is_known:
             self.crossed.client_ids.update(self.sessions.cross_gap(log_offset))
@@ -189,7 +189,7 @@ class Projection:
         """Note that all of the log is applied: each later record follows all records before it."""
         self.sessions.settle()
         self.peers.settle()
-        self.groups.settle()
+        self.groups.settle(self.position)
         self.crossed.tell()
 
     def _apply_message(self, record: Record) -> None:

@@ -40,7 +40,7 @@ class GroupState(msgspec.Struct):
     is_shared: bool = False
     numbers: Numbers | None = None  # while records of it, or messages, are lost that lie before the newest one
     paused: bool = False  # it deals nothing
-    began: int = 0  # log_offset at which it was made or last reset, or a gap whose loss changes its queue_offsets
+    began: int = 0  # log_offset at which it was made or last reset, or ended when a part of it was lost
     is_careful: bool = False  # what it holds is not known: it goes on behind what is surely done with
 
     @property
@@ -90,15 +90,14 @@ class GroupStates:
     def get(self, key: GroupKey) -> GroupState | None:
         return self._states.get(key)
 
-    def cross_gap(self, log_offset: int, is_known: bool) -> list[GroupKey]:
-        """Records are lost at `log_offset`. `is_known`: of groups none is; they are what the log behind the gap makes.
+    def cross_gap(self, is_known: bool) -> list[GroupKey]:
+        """Records are lost. `is_known`: of groups none is, and they are what the log behind the gap makes of them.
 
         Returns those that may deliver again what was done with.
         """
         self.has_gaps = True
         for key, state in self._states.items():
             self._dirty.add(key)
-            state.began = log_offset
             end = self._end_of(state.topic_filter)
             if state.numbers is None:
                 state.numbers = Numbers(end, end)
@@ -109,15 +108,16 @@ class GroupStates:
             state.is_careful = True
         return list(self._states)
 
-    def settle(self) -> None:
+    def settle(self, log_end: int) -> None:
         """All of the log is applied: what is written from now on uses the numbers that the queues have now."""
         for key, state in self._states.items():
-            if state.numbers is not None:
-                state.numbers, state.is_careful = None, False
+            if state.numbers is not None or self.has_gaps:
+                state.numbers, state.is_careful, state.began = None, False, log_end
                 self._dirty.add(key)
             end = self._end_of(state.topic_filter)
             if any(position > end for position in state.positions):
                 state.positions = [min(position, end) for position in state.positions]
+                state.began = log_end
                 self._dirty.add(key)
 
     def apply(self, change: Change, log_offset: int) -> None:

@@ -188,6 +188,7 @@ class Expected:
         messages = {record.log_offset: record for record in read_all(store, stored(store, "#"))}
         self.kept = {at for at in messages if at not in self.lost}
         self.groups = {key: self._of_group(store, key) for key in users.done}
+        self.placed = {key: placed(store, key) for key in users.done}
         records = [record for _, data in store.log.ranges(0, 1 << 30) for record in read_records(data)]
         self.pending = {each for each in store.delayed.page(0, 0, 10_000) if each.log_offset not in self.lost}
         self.sessions: dict[str, dict[str, set[int]]] = {}
@@ -237,6 +238,9 @@ class Expected:
             if found is None:
                 assert key not in made
                 continue
+            began, places = placed(store, key)
+            if began == self.placed[key][0]:
+                assert all(self.placed[key][1].get(at) == place for at, place in places.items()), key
             found.group.join(CONSUMER)
             assert wanted <= everything(found), key
         for client_id, subscriptions in self.sessions.items():
@@ -251,6 +255,19 @@ class Expected:
                 start = max(state.acked, state.frontier, state.subscriptions[name].since)
                 got = {each.log_offset for each in read_all(store, queue, store.queues.position_of(queue, start))}
                 assert wanted <= (got - state.done) | owed
+
+
+def placed(store: MessageStore, key: tuple[str, str]) -> tuple[int, dict[int, int]]:
+    """What a consumer is told that its group began with, and the queue_offset of each message by log_offset."""
+    found, queue = store.groups.get(key), store.queues.stored(key[1])
+    assert found is not None
+    assert queue is not None
+    places = {}
+    for place in range(queue.next_offset):
+        records = store.read(queue, place, 1, 1 << 30)
+        if records.count and records.first == place:
+            places[Record._make(records[0]).log_offset] = place
+    return found.state.began, places
 
 
 def everything(found: GroupQueue) -> set[int]:
