@@ -3,6 +3,7 @@
 import pytest
 
 from tests.conftest import QUICK
+from tests.support.kafka_fixtures import kafka as kafka
 
 SMALL = {
     **QUICK,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.kafka_fixtures import kafka as kafka
 from tests.support.store_process import StoreProcess
 
 if TYPE_CHECKING:
