@@ -71,6 +71,16 @@ class Mapped(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     headers: dict[str, str] = {}
 
 
+class KafkaOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What only flows to and from Kafka have. `id`: of the flow in Kafka, if it is not `penstock.flow.NAME`."""
+
+    exactly_once: bool = False
+    id: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9._-]{1,249})?\Z")] = ""
+    user: str = ""
+    password: Secret | None = None
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+
+
 class FlowSource(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename={"from_": "from", "map_": "map"}):
     """One flow as the file has it. docs/flows.md has what each field means."""
 
@@ -95,6 +105,7 @@ class FlowSource(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename
     ca_file: str = ""
     allow_addresses: list[str] = []
     rotate_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 1 << 30
+    kafka: KafkaOptions = KafkaOptions()
 
 
 class Flow:
@@ -129,6 +140,7 @@ class Flow:
         self.headers = {header: self._header(header, value) for header, value in source.headers.items()}
         self.signing_key = source.sign.read(name, "sign") if source.sign is not None else ""
         self.token = source.token.read(name, "token") if source.token is not None else ""
+        self.kafka_password = source.kafka.password.read(name, "kafka.password") if source.kafka.password else ""
         self.allowed = tuple(map(self._network, source.allow_addresses))
 
     def __repr__(self) -> str:
@@ -207,7 +219,7 @@ def _explained(name: str, text: str) -> FlowError:
 
 
 def _fields_at(field: str) -> list[str]:
-    structs: dict[str, type[msgspec.Struct]] = {"map": Mapped, "": FlowSource}
+    structs: dict[str, type[msgspec.Struct]] = {"map": Mapped, "kafka": KafkaOptions, "": FlowSource}
     return list(structs.get(field, Secret).__struct_encode_fields__)
 
 
