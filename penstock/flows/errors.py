@@ -34,3 +34,7 @@ class SinkFailed(Exception):
 
 class SinkAway(SinkFailed):
     """The sink takes nothing now, whatever it is. It does not count, and nothing else is tried meanwhile."""
+
+
+class SinkLost(Exception):
+    """The sink is another's now: this flow is over."""

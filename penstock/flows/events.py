@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from cloudevents.core.bindings.http import to_binary
+from cloudevents.core.bindings.kafka import to_binary as to_kafka
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
@@ -18,6 +19,7 @@ from penstock.flows.errors import FlowError, Unfit
 from penstock.sdk.message import Message
 
 STRUCTURED: Final = "application/cloudevents+json"
+ID_HEADER: Final = "penstock-id"
 BATCH: Final = "application/cloudevents-batch+json"
 JSON, TEXT, BYTES = "application/json", "text/plain", "application/octet-stream"
 _ATTRIBUTE = re.compile(r"[a-z0-9]{1,20}")
@@ -38,6 +40,7 @@ class FlowEvent(NamedTuple):
     key: str
     content_type: str
     headers: dict[str, str]
+    group_offset: int = -1  # its place in the queue of the flow's group
 
 
 class Written(NamedTuple):
@@ -47,7 +50,7 @@ class Written(NamedTuple):
     body: bytes
 
 
-def event_of(flow: Flow, message: Message) -> FlowEvent:
+def event_of(flow: Flow, message: Message, group_offset: int = -1) -> FlowEvent:
     """Raises Unfit."""
     return FlowEvent(
         message.message_id,
@@ -58,6 +61,7 @@ def event_of(flow: Flow, message: Message) -> FlowEvent:
         flow.key.text(message) if flow.key is not None else message.key or "",
         flow.content_type.text(message) if flow.content_type is not None else message.content_type or "",
         {header: template.text(message) for header, template in flow.mapped_headers.items()},
+        group_offset,
     )
 
 
@@ -87,6 +91,19 @@ class EventWriter:
         content_type = event.content_type or _content(event)[0]
         found = to_binary(CloudEvent(self._attributes(event, content_type), event.payload), _json)
         return Written(dict(found.headers), bytes(found.body))
+
+    def kafka(self, event: FlowEvent) -> tuple[list[tuple[str, str | bytes | None]], bytes]:
+        """Headers and value of a record (CloudEvents, Kafka Protocol Binding 1.0). Raises Unfit."""
+        if self._format == "raw":
+            headers = {**event.headers, ID_HEADER: event.id}
+            if event.content_type:
+                headers["content-type"] = event.content_type
+            return [(name, value.encode()) for name, value in headers.items()], event.payload
+        if self._format == "cloudevents":
+            return [("content-type", STRUCTURED.encode())], self.line(event)
+        content_type = event.content_type or _content(event)[0]
+        found = to_kafka(CloudEvent(self._attributes(event, content_type), event.payload), _json)
+        return list(found.headers.items()), found.value or b""
 
     def line(self, event: FlowEvent) -> bytes:
         """One line of JSON: a CloudEvent in structured mode, or what `raw` has. Raises Unfit."""

@@ -15,6 +15,7 @@ from penstock.config.secret_files import read_file
 from penstock.config.settings import Settings
 from penstock.errors import PenstockError, UsageError
 from penstock.flows.definition import read_flows
+from penstock.flows.errors import SinkLost
 from penstock.flows.runner import FlowRunner
 from penstock.flows.sink import sink_of
 from penstock.sdk.client import Client
@@ -125,7 +126,7 @@ async def _run(runner: FlowRunner) -> str:
     """Why a flow cannot run; empty: it was stopped."""
     try:
         await runner.run()
-    except ClientError as error:
+    except (ClientError, SinkLost) as error:
         log.error("flow %s: %s", runner.flow.name, error)
         return str(error)
     return ""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.flows.definition import Flow
-from penstock.flows.errors import SinkAway, SinkFailed, SinkRefused, Unfit
+from penstock.flows.errors import SinkAway, SinkFailed, SinkLost, SinkRefused, Unfit
 from penstock.flows.events import FlowEvent, event_of
 from penstock.flows.gate import SinkGate
 from penstock.flows.sink import Sink
@@ -57,6 +57,7 @@ class FlowRunner:
         self._subscription: Subscription | None = None
         self._room = asyncio.Semaphore(flow.said.concurrency)
         self._sending: set[asyncio.Task[None]] = set()
+        self._lost: SinkLost | None = None
         self._held: dict[Deliveries, int] = {}  # batches, and how many of their messages are being sent
         self._at_work: dict[int, asyncio.Task[None]] = {}  # by log_offset: what is being sent
 
@@ -67,7 +68,7 @@ class FlowRunner:
             self._subscription.stop()
 
     async def run(self) -> None:
-        """Until stop(). Raises ClientError if the store refuses the group."""
+        """Until stop(). Raises ClientError if the store refuses the group, SinkLost."""
         said = self.flow.said
         self._subscription = self._client.subscribe(
             said.from_,
@@ -83,23 +84,25 @@ class FlowRunner:
         keeping = asyncio.create_task(self._keep_held())
         try:
             async with self._subscription as messages:
-                await self._open_sink()
+                await self._open_sink(messages)
                 async for batch in messages.batches():
                     await self._take(batch)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(GRACE_S):
                         await asyncio.gather(*self._sending)
+            if self._lost is not None:
+                raise self._lost
         finally:
             keeping.cancel()
             for task in self._sending:
                 task.cancel()
             await self._sink.close()
 
-    async def _open_sink(self) -> None:
+    async def _open_sink(self, subscription: Subscription) -> None:
         while not self.gate.is_stopping:
             outages = await self.gate.passed()
             try:
-                await self._sink.open()
+                await self._sink.open(subscription)
             except SinkAway as error:
                 await self.gate.shut(error)
             else:
@@ -125,7 +128,7 @@ class FlowRunner:
                 if where is not None and not where.holds(delivery):
                     left_out.append(delivery)
                     continue
-                waiting.append((delivery, event_of(self.flow, delivery)))
+                waiting.append((delivery, event_of(self.flow, delivery, delivery.group_offset)))
             except Unfit as error:
                 self._bury(delivery, str(error))
                 passed += 1
@@ -197,6 +200,10 @@ class FlowRunner:
             except SinkAway as error:
                 await self.gate.shut(error)
                 continue
+            except SinkLost as error:
+                self._lost = error
+                self.stop()
+                return
             except (SinkFailed, SinkRefused, Unfit) as error:
                 self.gate.answered(outages)
                 if len(items) == 1:

@@ -8,9 +8,11 @@ from typing import Protocol
 from penstock.flows.definition import Flow, without_credentials
 from penstock.flows.errors import FlowError
 from penstock.flows.events import EventWriter, FlowEvent
+from penstock.flows.kafka_place import SCHEMES as KAFKA_SCHEMES
 from penstock.sdk.client import Client
+from penstock.sdk.subscription import Subscription
 
-SCHEMES = "http://, https://, file:///PATH, penstock: or penstock://HOST:PORT"
+SCHEMES = "http://, https://, file:///PATH, penstock: or penstock://HOST:PORT, kafka://HOST:PORT/TOPIC"
 
 
 class Sink(Protocol):
@@ -19,13 +21,13 @@ class Sink(Protocol):
     most: int
     """So many events it takes at a time."""
 
-    async def open(self) -> None:
-        """Before the first event. Raises SinkAway."""
+    async def open(self, group: Subscription) -> None:
+        """Before the first event; `group`: where they come from. Raises SinkAway, SinkLost."""
 
     async def send(self, events: Sequence[FlowEvent]) -> None:
         """All of them are there, once it returns. None of them is being sent already; some may have been sent before.
 
-        Raises Unfit or SinkRefused (they are of no use there), SinkFailed, SinkAway.
+        Raises Unfit or SinkRefused (they are of no use there), SinkFailed, SinkAway, SinkLost.
         """
 
     async def close(self) -> None: ...
@@ -48,4 +50,17 @@ def sink_of(flow: Flow, client: Client, source: str) -> Sink:
         from penstock.flows.sinks.penstock import PenstockSink
 
         return PenstockSink(flow, client, source)
+    if scheme in KAFKA_SCHEMES:
+        return _kafka_sink(flow, writer)
     raise FlowError(flow.name, "to", f"{to!r} is no place for messages", f"say {SCHEMES}")
+
+
+def _kafka_sink(flow: Flow, writer: EventWriter) -> Sink:
+    try:
+        from penstock.flows.sinks.kafka import KafkaSink
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        reason = "confluent-kafka is not installed"
+        raise FlowError(flow.name, "to", reason, "run: pip install 'penstock[flows,kafka]'") from None
+    return KafkaSink(flow, writer)

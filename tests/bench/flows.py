@@ -1,9 +1,10 @@
 """Flows: how many messages a second a condition looks at, and how many go out by HTTP, beside a plain loop.
 
-    python -m tests.bench.flows FOLDER [where|http|penstock] [ROUNDS]
+    python -m tests.bench.flows FOLDER [where|http|penstock|kafka|kafka-once] [ROUNDS]
 
 where: a flow whose condition lets nothing through, messages per second of the flows' CPU. http: one request a message,
-16 at a time, beside aiohttp doing the same in a loop. penstock: to another topic, beside publish_many() of 500.
+16 at a time, beside aiohttp doing the same in a loop. penstock: to another topic, beside publish_many() of 500. kafka:
+to a topic of one broker, beside confluent-kafka with 1,000 records between flushes; kafka-once: in transactions.
 The store, the flow and the server share the machine's cores.
 """
 
@@ -14,11 +15,13 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 import psutil
 from aiohttp import web
+from confluent_kafka import Producer
 
 from loadtest.chaos.part import Part
 from loadtest.ports import free_port
@@ -28,10 +31,12 @@ from penstock.store_client import StoreClient
 from penstock.sync import Client as SyncClient
 from store.wire.group_messages import GroupList, GroupsListed
 from store.wire.messages import Role
+from tests.support.kafka_broker import KafkaBroker
 from tests.support.store_process import StoreProcess
 
-LOOKED_AT, SENT = 400_000, 20_000
+LOOKED_AT, SENT, KAFKA_SENT = 400_000, 20_000, 100_000
 AT_ONCE, TOGETHER = 16, 500
+ID = b"7F0000011E14000000000000100052A3"
 PAYLOAD = b'{"celsius": %d.5, "humidity": 61.2, "battery": 3.71, "device": "dev-0007", "ok": true}'
 PATIENCE_S = 300
 
@@ -148,12 +153,53 @@ def penstock(folder: Path, store: StoreProcess, rounds: int) -> None:
     told("penstock", plain, flowing)
 
 
-def told(what: str, plain: list[float], flowing: list[float]) -> None:
-    rates = [SENT / statistics.median(each) for each in (plain, flowing)]
+def plain_kafka(url: str, topic: str, is_once: bool) -> None:
+    once: dict[str, str | bool] = {"transactional.id": f"plain.{topic}"} if is_once else {"enable.idempotence": True}
+    producer = Producer({"bootstrap.servers": url, "linger.ms": 5, "compression.type": "lz4", **once})
+    if is_once:
+        producer.init_transactions(PATIENCE_S)
+    for at in range(0, KAFKA_SENT, 1_000):
+        if is_once:
+            producer.begin_transaction()
+        for i in range(at, at + 1_000):
+            producer.produce(topic, PAYLOAD % (i % 90), b"plant/%d/temp" % (i % 100), headers=[("penstock-id", ID)])
+        if is_once:
+            producer.commit_transaction()
+        else:
+            producer.flush()
+
+
+def kafka(folder: Path, store: StoreProcess, rounds: int, is_once: bool = False) -> None:
+    fill(store, KAFKA_SENT)
+    plain, flowing = [], []
+    broker = KafkaBroker(folder / "kafka")
+    try:
+        for number in range(rounds):
+            broker.create_topic(f"plain{number}", partitions=2)
+            broker.create_topic(f"flow{number}", partitions=2)
+            began_s = time.monotonic()
+            plain_kafka(broker.url, f"plain{number}", is_once)
+            plain.append(time.monotonic() - began_s)
+            to = f'to = "kafka://{broker.url}/flow{number}"\nformat = "raw"\nstart = "earliest"'
+            text = f"{to}\nkafka.exactly_once = {str(is_once).lower()}"
+            flowing.append(flowing_s(folder, store, f"kafka{number}", text, KAFKA_SENT)[0])
+    finally:
+        broker.close()
+    told("kafka-once" if is_once else "kafka", plain, flowing, KAFKA_SENT)
+
+
+def told(what: str, plain: list[float], flowing: list[float], sent: int = SENT) -> None:
+    rates = [sent / statistics.median(each) for each in (plain, flowing)]
     print(f"{what}: a loop {rates[0]:,.0f} messages/s, a flow {rates[1]:,.0f}, {rates[1] / rates[0]:.2f} of it")
 
 
-ROWS = {"where": where, "http": http, "penstock": penstock}
+ROWS: dict[str, Callable[[Path, StoreProcess, int], None]] = {
+    "where": where,
+    "http": http,
+    "penstock": penstock,
+    "kafka": kafka,
+    "kafka-once": partial(kafka, is_once=True),
+}
 
 
 def main(folder: Path, row: str, rounds: int) -> None:

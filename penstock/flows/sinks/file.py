@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.flows.definition import Flow
 from penstock.flows.errors import FlowError, SinkAway
 from penstock.flows.events import EventWriter, FlowEvent
+from penstock.sdk.subscription import Subscription
 
 MOST_LINES: Final = 1_000  # before each fdatasync
 LOOK_BYTES: Final = 64 << 10
@@ -40,7 +41,7 @@ class FileSink:
         self._file = -1
         self._size_bytes = 0
 
-    async def open(self) -> None:
+    async def open(self, _: Subscription) -> None:
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:

@@ -25,6 +25,7 @@ import aiohttp
 from penstock.flows.definition import Flow, Network
 from penstock.flows.errors import FlowError, SinkAway, SinkFailed, SinkRefused
 from penstock.flows.events import EventWriter, FlowEvent, Written
+from penstock.sdk.subscription import Subscription
 
 MOST_ANSWER_BYTES: Final = 64 << 10  # of which more is not read
 MOST_TOLD: Final = 200  # characters of an answer in a reason
@@ -76,7 +77,7 @@ class HttpSink:
         self._tls = _tls(flow)
         self._session: aiohttp.ClientSession | None = None
 
-    async def open(self) -> None:
+    async def open(self, _: Subscription) -> None:
         connector = aiohttp.TCPConnector(
             limit=self._flow.said.concurrency, ssl=self._tls, socket_factory=self._socket, ttl_dns_cache=10
         )

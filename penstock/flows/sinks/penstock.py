@@ -18,6 +18,7 @@ from penstock.sdk.client import Client
 from penstock.sdk.errors import AddressError, BadMessage, ClientError, NotAllStored, StoreRefused
 from penstock.sdk.many import ToPublish
 from penstock.sdk.outgoing import PublishOptions
+from penstock.sdk.subscription import Subscription
 from store.namespaces import publish_fault
 from store.topics import matches
 from store.wire.messages import FailureCode
@@ -55,7 +56,7 @@ class PenstockSink:
             except AddressError as error:
                 raise FlowError(flow.name, "to", str(error), "say penstock://HOST:PORT") from None
 
-    async def open(self) -> None:
+    async def open(self, _: Subscription) -> None:
         """Learn how far an earlier process came."""
         try:
             found = await self._client.find(PLACE_KEY, topic=self._place, limit=1)

@@ -14,6 +14,7 @@ from penstock.flows.events import FlowEvent, event_of
 from penstock.flows.runner import FlowRunner
 from penstock.sdk.client import Client
 from penstock.sdk.delivery import Delivery
+from penstock.sdk.subscription import Subscription
 from tests.unit.penstock.flows.messages import message
 
 
@@ -27,7 +28,7 @@ class HeldSink:
         self.answers: dict[str, asyncio.Future[None]] = {}
         self.came = asyncio.Event()
 
-    async def open(self) -> None: ...
+    async def open(self, group: Subscription) -> None: ...
 
     async def close(self) -> None: ...
 
