@@ -73,8 +73,10 @@ def answer_to(reader: TableReader, question: TierQuestion, limit_bytes: int) -> 
 class TierWorkers:
     """Owner of the threads. They go on until stop(), whatever fails."""
 
-    def __init__(self, reader: TableReader, connect: Callable[[], StoreClient]) -> None:
+    def __init__(self, reader: TableReader, connect: Callable[[], StoreClient], url: str) -> None:
+        """`url`: where the table is, as others find it."""
         self._reader = reader
+        self._url = url
         self._connect = connect
         self._stopping = threading.Event()
         self._threads = [
@@ -105,8 +107,8 @@ class TierWorkers:
     def _serve(self, store: StoreClient) -> None:
         """Answer what one connection is asked. Raises PenstockError."""
         self._reader.refresh()
-        asked = store.call(ServeTier(self._reader.first), TierAsked)
+        asked = store.call(ServeTier(self._reader.first, url=self._url), TierAsked)
         while not self._stopping.is_set():
             answer, records = answer_to(self._reader, asked.question, asked.limit_bytes)
-            brought = ServeTier(self._reader.first, asked.number, answer)
+            brought = ServeTier(self._reader.first, asked.number, answer, self._url)
             asked, _ = store.ask(brought, TierAsked, records)
