@@ -18,7 +18,7 @@ from store.wire import messages as wire
 ALL: Final = "*"
 """In place of a namespace: a client that sees what the log has."""
 MOST_SHOWN: Final = 100  # characters of a name in an error
-WHOLE_LOG = (of_log.Segments, of_log.ReadLog, of_log.SeekLog, of_log.ReaderAt, of_log.HoldLog)
+WHOLE_LOG = (of_log.Segments, of_log.ReadLog, of_log.SeekLog, of_log.ReaderAt, of_log.HoldLog, of_log.LocateTable)
 """What shows the log as it is, so is for clients of no namespace."""
 _BY_GROUP = (of_group.GroupOpen, of_group.GroupReset, of_group.GroupDrop, of_group.GroupPause)
 

@@ -56,6 +56,7 @@ class Tier:
         self._policy = policy
         self._clock = clock
         self._first: int | None = None  # where the table begins, as a worker said last
+        self._url = ""  # where it is, likewise
         self._idle: OrderedDict[Hashable, Give] = OrderedDict()
         self._waiting: OrderedDict[int, _Asked] = OrderedDict()
         self._given: dict[Hashable, tuple[int, _Asked]] = {}
@@ -69,6 +70,14 @@ class Tier:
     def is_served(self) -> bool:
         """Whether a worker is connected."""
         return bool(self._idle or self._given)
+
+    @property
+    def url(self) -> str | None:
+        """Where the table is, for those that read its files by themselves, whatever `tier.reads` says; empty: there is
+        no tier. None: only the tier knows, and is away."""
+        if self.is_served:
+            return self._url or None
+        return None if self._states.get(TIER_READER) is not None else ""
 
     @property
     def seam(self) -> int:
@@ -127,9 +136,9 @@ class Tier:
                 self._given[worker] = number, asked
                 give(TierAsked(number, asked.limit_bytes, asked.question))
 
-    def serve(self, worker: Hashable, first: int, give: Give) -> None:
-        """A worker can take a question now. The table begins at log_offset `first`."""
-        self._first = first
+    def serve(self, worker: Hashable, first: int, give: Give, url: str = "") -> None:
+        """A worker can take a question now. The table is at `url` and begins at log_offset `first`."""
+        self._first, self._url = first, url
         self._idle[worker] = give
         self._hand_out()
 

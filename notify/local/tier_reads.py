@@ -49,6 +49,11 @@ class TierReads:
         """log_offset where the log takes over."""
         return self._tier.seam
 
+    @property
+    def table_url(self) -> str | None:
+        """As Tier.url."""
+        return self._tier.url
+
     def question(self, request: WireMessage, most_bytes: int) -> TierQuestion | None:
         """What to ask the tier, to answer a request; None: the log has the answer."""
         if not self._tier.has_more:

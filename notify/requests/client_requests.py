@@ -18,6 +18,7 @@ from store.records._records import changes_in, records_bytes, topic_runs
 from store.wire import messages as wire
 from store.wire.log_messages import (
     HoldLog,
+    LocateTable,
     LogRead,
     ReaderAt,
     ReaderNoted,
@@ -25,14 +26,19 @@ from store.wire.log_messages import (
     SeekLog,
     Segments,
     SegmentsFound,
+    TableLocated,
     Topics,
     TopicsFound,
 )
 from store.wire.messages import FailureCode, WireMessage
 
-LOG_REQUESTS = (Segments, ReadLog, SeekLog, ReaderAt, Topics)
-LogQuestion = Segments | ReadLog | SeekLog | ReaderAt | Topics
+LOG_REQUESTS = (Segments, ReadLog, SeekLog, ReaderAt, Topics, LocateTable)
+LogQuestion = Segments | ReadLog | SeekLog | ReaderAt | Topics | LocateTable
 
+NO_TIER_SAYS = (
+    "the store has a tier, and no `penstock tier` is connected as an operator to say where its table is: start it, or "
+    "say where; `penstock store forget-reader tier` says that there is none any more"
+)
 SEGMENT_BYTES = 20  # of one segment in an answer, at most
 MOST_FOUND = 1_000
 Question = wire.Scan | wire.Seek | wire.Get | wire.GetDelayed | wire.Find | LogQuestion
@@ -64,6 +70,11 @@ def answer_of_log(store: LocalStore, request: LogQuestion, limit_bytes: int) -> 
         case ReaderAt(reader, log_offset):
             store.readers.note(reader, log_offset)
             return ReaderNoted(max(0, log.committed - log_offset)), b""
+        case LocateTable():
+            url = store.tier_reads.table_url
+            if url is None:
+                return wire.Failed(FailureCode.UNAVAILABLE, NO_TIER_SAYS), b""
+            return TableLocated(url), b""
         case Topics(topic_filter, after):
             known_until = messages.index.applied_offset
             matched = replay.matching_topics(messages, topic_filter, after, limit_bytes)

@@ -213,6 +213,7 @@ RIGHTS: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], Iterable[Pe
     of_log.ReadLog: _whole_log,
     of_log.SeekLog: _whole_log,
     of_log.ReaderAt: _whole_log,
+    of_log.LocateTable: _whole_log,
     of_log.HoldLog: _held,
     of_group.GroupOpen: _joined,
     of_group.GroupReset: _moved,

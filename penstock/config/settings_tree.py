@@ -102,6 +102,12 @@ class Setting:
             return without_credentials(value)
         return None
 
+    def _quoted(self, value: object) -> str:
+        """The value in a complaint. Where credentials are refused, one that is not allowed may have them."""
+        if self.limits.get("secret") == "refused" and isinstance(value, str):
+            return repr(without_credentials(value))
+        return self.shown(value) or repr(value)
+
     @property
     def flag(self) -> str | None:
         name = FLAGS.get(self.path)
@@ -148,7 +154,7 @@ class Setting:
         """The parsed value of `raw`. Raises NotAllowed."""
         if self.is_list and isinstance(raw, str):
             raw = [item.strip() for item in raw.split(",") if item.strip()]
-        quoted = self.shown(raw) or repr(raw)
+        quoted = self._quoted(raw)
         if isinstance(raw, bool) and self.kind is not bool:  # pydantic takes True for 1
             raise NotAllowed(f"{quoted} is not {self.allowed}")
         try:
@@ -157,7 +163,7 @@ class Setting:
             raise NotAllowed(f"{quoted} is not {self.allowed}") from None
         for item in value if isinstance(value, tuple) else (value,):
             if not self._within_limits(item):
-                raise NotAllowed(f"{self.shown(item) or repr(item)} is not {self._allowed_item}")
+                raise NotAllowed(f"{self._quoted(item)} is not {self._allowed_item}")
         return value
 
     def _within_limits(self, item: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from notify.local.tier import TierPolicy
+from penstock.table_place import FOLDER_OR_STORAGE, OF_STORAGE
 from store.state.changes import WhenBehind
 
 MIB = 1 << 20
@@ -18,6 +19,9 @@ class TierSettings:
             "doc": "Where the history goes, as one Delta table: a folder, or s3://BUCKET/PATH (gs, az), whose "
             "credentials come from the environment (AWS_ACCESS_KEY_ID, ...). Empty: there is no tier. Needs "
             "`pip install penstock[tier]`.",
+            "shape": FOLDER_OR_STORAGE,
+            "pattern": OF_STORAGE,
+            "secret": "refused",
         },
     )
     commit_s: int = field(

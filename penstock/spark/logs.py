@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeAlias
 
 from penstock.spark.folder import LogFolder
-from penstock.spark.options import Request
+from penstock.spark.options import AS_STORE_SAYS, Request, place_of_tier
 from penstock.spark.queue_offsets import TopicCounter, queue_offsets
 from penstock.spark.remote import RemoteLog
 
@@ -28,6 +29,16 @@ def opened(request: Request) -> Iterator[Log]:
     finally:
         if isinstance(log, RemoteLog):
             log.close()
+
+
+def with_tier(request: Request) -> Request:
+    """The request with the place of the tier's table, if the store is to say it. Raises TierUnreadable."""
+    if request.tier != AS_STORE_SAYS:
+        return request
+    with opened(request) as log:
+        assert isinstance(log, RemoteLog)
+        url = log.table_url()
+    return replace(request, tier=place_of_tier(url) if url else None)
 
 
 @contextmanager

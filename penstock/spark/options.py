@@ -23,6 +23,7 @@ EVERYTHING = ("#", "$dead/#")  # all topics of a namespace
 LOG_POSITION = "log"  # the one key of a position in JSON
 LOG_IDENTITY = "identity"  # of the log, in a stream's checkpoint
 MOST_PARTITIONS = 10_000
+AS_STORE_SAYS = "auto"  # in place of where the tier's table is: the store tells it
 MOST_NAME_CHARACTERS = 256
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -52,7 +53,7 @@ class Request:
     store: StoreAccess | None = None  # the store to read, instead of the folder `path`
     consumer_name: str = ""  # the name under which the store shows the stream's position
     only_topics: frozenset[bytes] | None = None  # topics that Spark pushed down, by names of the log
-    tier: str | None = None  # where the table of the tier is, if it is read too
+    tier: str | None = None  # where the table of the tier is, if it is read too; AS_STORE_SAYS: to be asked
     names: Namespace = DEFAULT  # names for the rows; topic filters are by names of the log
 
     @property
@@ -127,7 +128,7 @@ def parse_options(options: Mapping[str, str]) -> Request:
         store=store,
         consumer_name=_consumer_name(given, store),
         names=names or DEFAULT,
-        tier=_tier(given.get("tier")),
+        tier=_tier(given.get("tier"), store),
     )
 
 
@@ -140,12 +141,24 @@ def _path(path: str) -> str:
     return os.path.abspath(path.removeprefix("file://"))  # as the driver resolves it: workers may run elsewhere
 
 
-def _tier(url: str | None) -> str | None:
-    """The URL as the driver resolves it. Its storage is asked when something is read there."""
+def _tier(url: str | None, store: StoreAccess | None) -> str | None:
+    """The URL as the driver resolves it, or AS_STORE_SAYS. Its storage is asked when something is read there."""
     if url is None:
         return None
     if not url:
         raise BadSparkOption("tier: is empty; give it what `tier.url` of the store says, or leave it out")
+    if url == AS_STORE_SAYS:
+        if store is None:
+            raise BadSparkOption(
+                "tier 'auto': a data folder does not say where its tier is; give it what `tier.url` of the store says, "
+                "or load() the address of the store"
+            )
+        return url
+    return place_of_tier(url)
+
+
+def place_of_tier(url: str) -> str:
+    """Where the table is, for this process and its workers."""
     if any(find_spec(name) is None for name in ("deltalake", "obstore")):
         raise BadSparkOption("tier: needs `pip install penstock[spark,tier]` for the Python of driver and workers")
     return url if is_address(url) else os.path.abspath(url.removeprefix("file://"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -9,12 +10,14 @@ import numpy as np
 
 from penstock.columns import Messages
 from penstock.spark.connection import StoreAccess
-from penstock.spark.errors import DataLost, ReadDamaged, RequestFailed
+from penstock.spark.errors import DataLost, ReadDamaged, RequestFailed, TierUnreadable
 from store.records._columns import verify_each
 from store.records._records import verify
 from store.wire.client_messages import Scan, Scanned, Seek
+from store.wire.handshake import TABLE_VERSION
 from store.wire.log_messages import (
     MOST_TOPICS,
+    LocateTable,
     LogRead,
     QueueOffsets,
     QueueOffsetsFound,
@@ -24,6 +27,7 @@ from store.wire.log_messages import (
     SeekLog,
     Segments,
     SegmentsFound,
+    TableLocated,
     Topics,
     TopicsFound,
 )
@@ -31,6 +35,7 @@ from store.wire.messages import FailureCode, Sought
 
 READ_BYTES = 1 << 20  # requested at a time, while the bytes before are decoded
 MOST_TOPIC_BYTES = 128 << 10
+TIER_PAUSE_S = 0.5  # before the store is asked again for a tier that is starting
 
 
 class RemoteLog:
@@ -179,6 +184,24 @@ class RemoteLog:
     def note_reader(self, name: str, log_offset: int) -> None:
         """Have the store show a reader's position."""
         self._connection.call(ReaderAt(name, log_offset), ReaderNoted)
+
+    def table_url(self) -> str:
+        """Where the table of the store's tier is; empty: it has none. Waits for a tier that is away, as for a store.
+
+        Raises TierUnreadable.
+        """
+        if self._connection.welcome.version < TABLE_VERSION:
+            raise TierUnreadable(f"{self.path}: the store is too old to say where its tier is; give the option tier")
+        deadline_s = time.monotonic() + self._store.patience_s
+        while True:
+            try:
+                return self._connection.call(LocateTable(), TableLocated).url
+            except RequestFailed as error:
+                if error.code != FailureCode.UNAVAILABLE:
+                    raise
+                if time.monotonic() > deadline_s:
+                    raise TierUnreadable(f"{error} (say it with the option tier)") from None
+            time.sleep(TIER_PAUSE_S)
 
     def close(self) -> None:
         self._connection.close("it has read what it wanted")

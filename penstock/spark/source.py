@@ -11,6 +11,7 @@ from pyspark.sql.types import StructField, StructType
 from penstock.columns import COLUMNS
 from penstock.spark.batch import BatchReader, PushingReader
 from penstock.spark.errors import BadSparkOption
+from penstock.spark.logs import with_tier
 from penstock.spark.options import Request, parse_options
 from penstock.spark.python import give_workers_python
 from penstock.spark.sink import BatchWriter, StreamWriter, target_of
@@ -37,10 +38,10 @@ class PenstockSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         kind = PushingReader if self.request.push_filters else BatchReader
-        return kind(self.request, _arrow_schema(schema))
+        return kind(with_tier(self.request), _arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        return StreamReader(self.request, _arrow_schema(schema))
+        return StreamReader(with_tier(self.request), _arrow_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         return BatchWriter(target_of(self.options, schema, overwrite))

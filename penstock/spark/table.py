@@ -21,8 +21,9 @@ from penstock.spark.batch import index_for
 from penstock.spark.errors import BadSparkOption
 from penstock.spark.folder import LogFolder
 from penstock.spark.log_and_tier import LogAndTier
-from penstock.spark.logs import opened
-from penstock.spark.options import LOG_POSITION, parse_options
+from penstock.spark.logs import opened, with_tier
+from penstock.spark.options import AS_STORE_SAYS, LOG_POSITION, parse_options
+from penstock.spark.store_options import is_address
 from penstock.spark.tier_rows import having_properties
 from penstock.tier.rows import plain_client_id, plain_topics
 from store.records.records import RecordFlag
@@ -47,32 +48,40 @@ _MADE_OF: Final = {"day": ("timestamp",), "namespace": ("topic",), "client_id": 
 _US_PER_DAY: Final = 86_400_000_000
 
 
-def table(spark: SparkSession, url: str, *, tier: str, columns: str = "", **options: str) -> DataFrame:
+def table(spark: SparkSession, url: str, *, tier: str | None = None, columns: str = "", **options: str) -> DataFrame:
     """The messages that tier and log have now; a query sees no newer ones.
 
-    `url`: as for load(). `tier`: where the table is. `columns`: names, separated by commas; empty: all, and then
-    the log's part makes all of them for each query. `options`: those of format("penstock") that say how to connect.
-    Raises SparkSourceError.
+    `url`: as for load(). `tier`: where the table is; None: as the store says, which a data folder cannot. Without a
+    tier it is the log alone. `columns`: names, separated by commas; empty: all, and then the log's part makes all of
+    them for each query. `options`: those of format("penstock") that say how to connect. Raises SparkSourceError.
     """
     types = _chosen(columns)
     made_of = dict.fromkeys(name for column in types for name in _MADE_OF.get(column, (column,)))
-    given = {"path": url, "tier": tier, "columns": ",".join(made_of), **options}
-    request = parse_options(given)
+    given = {"path": url, "columns": ",".join(made_of), **options}
+    if tier is None and is_address(url):
+        tier = AS_STORE_SAYS
+    request = with_tier(parse_options(given if tier is None else given | {"tier": tier}))
+    stored: DataFrame | None = None
     with ExitStack() as opening:
         log = opening.enter_context(opened(request))
         if isinstance(log, LogFolder):
             index_for(log, request, opening)  # it knows of a record near the log's end
-        found = LogAndTier(log, request).tier
-        listing = found.look()
-        found.check(listing.first, listing.end)
-        end = log.end()
-    stored = _stored(spark, found.urls(listing)).select(*types)
-    if end <= listing.end:
+        if request.tier is None:
+            seam, end = log.base(), log.end()
+        else:
+            found = LogAndTier(log, request).tier
+            listing = found.look()
+            found.check(listing.first, listing.end)
+            seam, end = listing.end, log.end()
+            given["tier"] = request.tier
+            stored = _stored(spark, found.urls(listing)).select(*types)
+    if stored is not None and end <= seam:
         return stored
-    places = (json.dumps({LOG_POSITION: place}) for place in (listing.end, end))
+    places = (json.dumps({LOG_POSITION: place}) for place in (seam, end))
     given |= zip(("startingOffsets", "endingOffsets"), places, strict=True)
     newest = spark.read.format("penstock").options(**given).load()
-    return stored.union(newest.mapInArrow(partial(_as_in_table, list(types)), _schema(types)))
+    newest = newest.mapInArrow(partial(_as_in_table, list(types)), _schema(types))
+    return newest if stored is None else stored.union(newest)
 
 
 def _chosen(columns: str) -> dict[str, pa.DataType]:

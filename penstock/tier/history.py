@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from penstock.tier.cache import ReadCache
 from penstock.tier.commits import TableView
 from penstock.tier.data_files import DataFile, decoding, listed_files, read_footer, read_row_group
-from penstock.tier.errors import ObjectMissing, TornCommit
+from penstock.tier.errors import AnotherStoresTable, ObjectMissing, TornCommit
 from penstock.tier.files import index_of
 from penstock.tier.group import READ_AS_DICTIONARY, READ_COLUMNS, GroupIndex, ReadGroup, Rows
 from penstock.tier.lost import LostRanges, lost_ranges
@@ -116,9 +116,14 @@ class TableHistory:
         self._refreshing = threading.Lock()
         self._table: TableView | None = None
         self._files = _Files([], [], [])
+        self._log = ""  # whose table alone is read; empty: any
+
+    def of_log(self, identity: str) -> None:
+        """From now on refresh() refuses the table of another log, as a writer of this log does."""
+        self._log = identity
 
     def refresh(self) -> None:
-        """Look at the newest version of the table."""
+        """Look at the newest version of the table. Raises AnotherStoresTable."""
         with self._refreshing, self._objects.failures(self._objects.url):
             if self._table is None:
                 self._table = TableView.opened(self._objects)
@@ -131,10 +136,13 @@ class TableHistory:
                     self._table = None  # once the commit is deleted there will be another of this version
                     raise
             logs = logs_of(self._objects, self._table.table)
+            newest = next(reversed(logs))
+            if self._log and newest != self._log:
+                raise AnotherStoresTable(self._objects.url, newest, self._log)
             found = sorted(listed_files(self._table.table))
             lasts = list(accumulate((file.last for file in found), max))
             by_last = sorted(found, key=lambda file: -file.last)
-            end = self._table.version_of(next(reversed(logs))) or 0
+            end = self._table.version_of(newest) or 0
             lost = self._read_lost(logs, end)
             self._files = _Files(found, lasts, by_last, next(iter(logs.values())), end, lost)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -11,6 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from penstock.tier.data_files import decoding
 from penstock.tier.objects import ObjectFolder
 
 LOST_FOLDER: Final = "_penstock/lost"
@@ -36,6 +38,22 @@ def opened_lost(objects: ObjectFolder) -> DeltaTable | None:
             return DeltaTable(f"{objects.delta_url}/{LOST_FOLDER}", storage_options=objects.options)
         except TableNotFoundError:
             return None
+
+
+def settle_lost(objects: ObjectFolder) -> None:
+    """See to it that the newest commit of that table outlives a power cut, with its files and a checkpoint of it.
+
+    Raises TierError.
+    """
+    table = opened_lost(objects) if objects.folder is not None else None
+    if table is None:
+        return
+    commits, version = f"{LOST_FOLDER}/_delta_log", f"{table.version():020}"
+    logged = [each for each in objects.names(commits) if version in each or each.endswith("_last_checkpoint")]
+    lines = objects.get(f"{commits}/{version}.json").splitlines()
+    with decoding(objects, f"{commits}/{version}.json"):
+        added = [action["add"]["path"] for action in map(json.loads, lines) if "add" in action]
+    objects.settle([*(f"{LOST_FOLDER}/{path}" for path in added), *logged])
 
 
 def lost_ranges(objects: ObjectFolder, logs: Mapping[str, int], end: int) -> LostRanges:

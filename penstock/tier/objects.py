@@ -18,11 +18,13 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundEr
 from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, ObjectStore, from_url
 
+from penstock.table_place import FOLDER_OR_STORAGE, OF_STORAGE
 from penstock.tier.errors import BadTierUrl, ObjectMissing, StorageRefuses, StorageUnreachable, TableTooNew, TierError
 
 PART_BYTES: Final = 8 << 20  # of an object on its way
 PARTS_AT_ONCE: Final = 2
 LISTED_AT_ONCE: Final = 1000
+KEYS: Final = "keys are in the environment (AWS_ACCESS_KEY_ID, ...)"
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", "file")
 CLIENT_OPTIONS: Final = frozenset(("allow_http", "connect_timeout", "proxy_url", "timeout", "user_agent"))
 RETRY_OPTIONS: Final = frozenset(("max_retries", "retry_timeout"))
@@ -43,6 +45,8 @@ class ObjectFolder:
         `only_reads`: a folder that is not there is not made, but raises ObjectMissing.
         """
         scheme, mark, path = url.partition("://")
+        if not re.fullmatch(OF_STORAGE, url):
+            raise BadTierUrl(f"{scheme.partition(':')[0]}:...", f"is not {FOLDER_OR_STORAGE}; {KEYS}")
         if mark and scheme not in SCHEMES:
             raise BadTierUrl(url, f"has the scheme {scheme}, which is none of {', '.join(SCHEMES)}")
         self.url = url

@@ -48,7 +48,7 @@ def serve(settings: Settings) -> int:
     workers: TierWorkers | None = None
     if role is Role.OPERATOR:
         reader = TableReader(TableHistory(objects, tier.cache_bytes))
-        workers = TierWorkers(reader, partial(StoreClient, address, token, tls, role, IDLE_S))
+        workers = TierWorkers(reader, partial(StoreClient, address, token, tls, role, IDLE_S), objects.delta_url)
     return run(settings, lambda: _serve(dispatcher, workers, tier.url, address.url))
 
 

@@ -83,8 +83,14 @@ class TableReader:
         """log_offset where the history begins."""
         return self._history.first
 
-    def refresh(self) -> None:
-        """Look at the newest version of the table."""
+    @property
+    def end(self) -> int:
+        """log_offset behind the history, as it was looked at last."""
+        return self._history.end
+
+    def of_log(self, identity: str) -> None:
+        """Look at the newest version of the table, which has to be of this log. Raises AnotherStoresTable."""
+        self._history.of_log(identity)
         self._history.refresh()
 
     def scan(self, wanted: ScanQuestion, max_bytes: int, limit_bytes: int) -> ReadPage:

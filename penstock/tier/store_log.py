@@ -11,7 +11,7 @@ from notify.links.address import StoreAddress
 from penstock.errors import PenstockError
 from penstock.store_client import StoreClient
 from store.state.changes import WhenBehind
-from store.wire.handshake import HOLDING_VERSION
+from store.wire.handshake import TABLE_VERSION
 from store.wire.log_messages import (
     MOST_TOPICS,
     HoldLog,
@@ -57,7 +57,7 @@ class StoreLog:
     ) -> None:
         self._held = held
         self._store = StoreClient(address, token, tls, role, IDLE_S)
-        if self._store.version < HOLDING_VERSION:
+        if self._store.version < TABLE_VERSION:
             self._store.close()
             raise PenstockError(f"{address.url}: the store is too old for a tier; upgrade it first")
         self.identity = self._store.log_identity.hex()

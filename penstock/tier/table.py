@@ -33,7 +33,7 @@ from penstock.tier.errors import (
     TierError,
 )
 from penstock.tier.files import RangeWriter, WrittenFile, WrittenRange
-from penstock.tier.lost import LOST_FOLDER, LOST_SCHEMA, opened_lost
+from penstock.tier.lost import LOST_FOLDER, LOST_SCHEMA, opened_lost, settle_lost
 from penstock.tier.objects import ObjectFolder
 from penstock.tier.rows import FILE_SCHEMA
 
@@ -313,14 +313,14 @@ class TierTable:
         with self._objects.failures(LOST_FOLDER):
             known = -1 if table is None else table.transaction_version(self._log.identity) or 0
             new = [(max(start, known), end) for start, end in written.lost if end > known]
-            if not new:
-                return
-            rows = pa.table(
-                [[start for start, _ in new], [end for _, end in new], [self._log.identity] * len(new)],
-                schema=LOST_SCHEMA,
-            )
-            stated = properties([Transaction(self._log.identity, written.end)], 1)
-            write_deltalake(place, rows, mode="append", storage_options=self._objects.options, commit_properties=stated)
+            if new:
+                rows = pa.table(
+                    [[start for start, _ in new], [end for _, end in new], [self._log.identity] * len(new)],
+                    schema=LOST_SCHEMA,
+                )
+                options, stated = self._objects.options, properties([Transaction(self._log.identity, written.end)], 1)
+                write_deltalake(place, rows, mode="append", storage_options=options, commit_properties=stated)
+        settle_lost(self._objects)  # also what a process that was killed has put down
 
     # --- counters
 

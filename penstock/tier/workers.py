@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.store_client import StoreClient
-from penstock.tier.errors import TierError
+from penstock.tier.errors import LogBehindTable, TierError
 from penstock.tier.queue_reading import QueueQuestion
 from penstock.tier.reading import KeyQuestion, ScanQuestion, TableReader
+from store.wire.log_messages import LogRead, ReadLog
 from store.wire.tier_messages import (
     FindKey,
     FindQueueOffset,
@@ -37,6 +38,7 @@ log = logging.getLogger("penstock.tier")
 
 WORKERS: Final = 4
 PAUSE_S: Final = 0.5  # before a worker connects again
+BEHIND_ALL: Final = 2**63 - 1  # no log_offset: a read from there on says where the log ends
 DEFECTS: Final = (pa.ArrowException, ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
 """What a question may raise that nobody thought of: a fault of ours, or of a table that others have written."""
 
@@ -73,8 +75,10 @@ def answer_to(reader: TableReader, question: TierQuestion, limit_bytes: int) -> 
 class TierWorkers:
     """Owner of the threads. They go on until stop(), whatever fails."""
 
-    def __init__(self, reader: TableReader, connect: Callable[[], StoreClient]) -> None:
+    def __init__(self, reader: TableReader, connect: Callable[[], StoreClient], url: str) -> None:
+        """`url`: where the table is, as others find it."""
         self._reader = reader
+        self._url = url
         self._connect = connect
         self._stopping = threading.Event()
         self._threads = [
@@ -103,10 +107,14 @@ class TierWorkers:
             self._stopping.wait(PAUSE_S)
 
     def _serve(self, store: StoreClient) -> None:
-        """Answer what one connection is asked. Raises PenstockError."""
-        self._reader.refresh()
-        asked = store.call(ServeTier(self._reader.first), TierAsked)
+        """Answer what one connection is asked, of a table that this store's log writes. Raises PenstockError."""
+        self._reader.of_log(store.log_identity.hex())
+        table_end = self._reader.end
+        log_end = store.call(ReadLog(BEHIND_ALL, 1), LogRead).log_end
+        if table_end > log_end:
+            raise LogBehindTable(self._url, table_end, f"ends at {log_end}")
+        asked = store.call(ServeTier(self._reader.first, url=self._url), TierAsked)
         while not self._stopping.is_set():
             answer, records = answer_to(self._reader, asked.question, asked.limit_bytes)
-            brought = ServeTier(self._reader.first, asked.number, answer)
+            brought = ServeTier(self._reader.first, asked.number, answer, self._url)
             asked, _ = store.ask(brought, TierAsked, records)

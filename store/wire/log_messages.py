@@ -133,6 +133,16 @@ class LogHeld(WireMessage, frozen=True):
     restored_from: Annotated[list[tuple[LogIdentity, LogOffset]], Meta(max_length=MOST_RESTORED_FROM)]
 
 
+class LocateTable(WireMessage, frozen=True):
+    """Where is the table of the tier, for those that read its files by themselves?"""
+
+
+class TableLocated(WireMessage, frozen=True):
+    """A folder, or a URL without credentials; empty: the store has no tier."""
+
+    url: Name
+
+
 class Topics(WireMessage, frozen=True):
     """Topics that a filter matches, in their order, behind the topic `after` (empty: from the first on)."""
 

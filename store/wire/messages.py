@@ -438,6 +438,8 @@ KINDS = (
     Kind(106, of_log.TopicsFound, _STORE, asked=True),
     Kind(107, of_log.HoldLog, _READERS, asked=True),
     Kind(108, of_log.LogHeld, _STORE, asked=True),
+    Kind(109, of_log.LocateTable, _CLIENT, asked=True),
+    Kind(110, of_log.TableLocated, _STORE, asked=True),
     Kind(112, of_operator.BansTold, _STORE),
     Kind(113, of_operator.Disconnect, _STORE),
     Kind(114, of_operator.BanMade, _GATEWAY),

@@ -134,11 +134,12 @@ TierAnswer = RangeRead | PlacesRead | TimeFound | KeyFound | QueueRead | TierFau
 
 class ServeTier(WireMessage, frozen=True):
     """From the tier: a question may come now. The table begins at log_offset `first`. `answer`: to question `number`,
-    with its records behind this message."""
+    with its records behind this message. `url`: where the table is, a folder or a URL (empty: an older tier)."""
 
     first: LogOffset
     number: Count = 0
     answer: TierAnswer | None = None
+    url: Name = ""
 
 
 class TierAsked(WireMessage, frozen=True):

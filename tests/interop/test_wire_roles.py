@@ -87,6 +87,7 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_log.QueueOffsets(0, ["t"]),
     of_log.ReaderAt("r", 0),
     of_log.HoldLog("r", 0),
+    of_log.LocateTable(),
     of_log.Topics("#", ""),
     of_rights.Rights(),
     of_rights.Permitted("publish", ["t"]),
@@ -117,6 +118,7 @@ OF_CLIENTS = {
     "QueueOffsets",
     "ReaderAt",
     "HoldLog",
+    "LocateTable",
     "Topics",
 }
 OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters", "GroupWhere"}

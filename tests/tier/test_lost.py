@@ -11,6 +11,7 @@ import pytest
 
 from gateway.mqtt.packets import PubAck, Publish
 from gateway.mqtt.reason_codes import ReasonCode
+from penstock.tier.commits import commit_path
 from penstock.tier.history import TableHistory
 from penstock.tier.listing import newest_listing
 from penstock.tier.objects import ObjectFolder
@@ -147,6 +148,32 @@ def test_lost_ranges_of_a_log_count_up_to_where_the_next_log_went_on(place: Tabl
     assert newest_listing(objects).lost == ()
     reader = TableReader(TableHistory(objects, 64 << 20))
     assert not any(lost for _, lost in told(list(pages(reader, ScanQuestion("#", 0, end_of(more)), 4096))))
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_the_list_in_a_folder_is_synced_before_the_range_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    """Also if a process put it down that was killed before it was on the disk."""
+    objects = ObjectFolder(str(tmp_path / "fleet"))
+    table = TierTable.open(objects, WrittenLog(FIRST, START, FAR))
+    writer = table.begin()
+    writer.lose(table.end + 4096)
+    lost = writer.finish()
+    settle = ObjectFolder.settle
+    settled: list[str] = []
+
+    def noted(self: ObjectFolder, paths: list[str]) -> None:
+        settled.extend(paths)
+        settle(self, paths)
+
+    if is_killed:
+        table._commit_lost(lost)  # and no more
+    monkeypatch.setattr(ObjectFolder, "settle", noted)
+    table.commit(lost)
+    names = objects.names("_penstock/lost")
+    assert len(names) == 2
+    assert {*names} <= {*settled[: settled.index(commit_path(1))]}
 
 
 def test_reads_go_on_without_the_list(place: TablePlace, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock.spark.batch import BatchReader
-from penstock.spark.errors import TierUnreadable
+from penstock.spark.errors import BadSparkOption, TierUnreadable
 from penstock.spark.ranges import LogRange, TierRange
 from penstock.spark.source import PenstockSource
 from penstock.spark.stream import StreamReader
@@ -95,6 +96,38 @@ def test_a_batch_has_tier_and_log_as_one(store: StoreProcess, tier: Tier, sent: 
         assert as_sent(found) == expected(sent, topic_filter)
     assert found[0]["user_properties"] == [{"key": "unit", "value": "C"}]
     assert {row["key"] for row in found} == {f"k{number}" for number in range(10)}
+
+
+def test_the_store_says_where_the_table_is(tmp_path: Path, store: StoreProcess, tier: Tier, sent: Sent) -> None:
+    """If the tier serves it; there is a line that says what to do if not."""
+    spark = Spark(store, "auto")
+    with pytest.raises(TierUnreadable, match=r"no `penstock tier` is connected .*: start it, or say where;") as error:
+        spark.batch(storeTimeout=0)
+    assert "\n" not in str(error.value)
+    serving = Tier(tmp_path / "serving.log", store, tier.place, serves=True)
+    tier.kill()
+    try:
+        reader = spark.batch()
+        parts = reader.partitions()
+        assert TierRange in {type(part) for part in parts}
+        assert as_sent(rows(pickle.loads(pickle.dumps(reader)), parts)) == expected(sent)
+        stream = spark.stream()
+        assert stream.initialOffset() == {"log": 0}
+    finally:
+        serving.kill()
+    with pytest.raises(TierUnreadable, match="no `penstock tier` is connected"):
+        spark.batch(storeTimeout=1)
+
+
+@pytest.mark.parametrize("place", ["folder"], indirect=True)
+def test_a_store_without_a_tier_says_so(store: StoreProcess, place: TablePlace, seed: int) -> None:
+    sent = Sent(store, seed)
+    sent.more(50)
+    reader = Spark(store, "auto").batch()
+    assert reader.request.tier is None
+    assert as_sent(rows(reader, reader.partitions())) == expected(sent)
+    with pytest.raises(BadSparkOption, match="a data folder does not say where its tier is"):
+        PenstockSource({"path": str(store.data), "tier": "auto"}).request  # type: ignore[arg-type]  # noqa: B018
 
 
 @pytest.mark.parametrize("options", [{}, {"topicFilter": "line/1"}, {"topicFilter": "line/1", "failOnDataLoss": False}])

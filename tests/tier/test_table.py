@@ -366,6 +366,12 @@ def test_a_wrong_url_is_named(url: str) -> None:
         ObjectFolder(url)
 
 
+def test_a_url_with_credentials_is_refused() -> None:
+    with pytest.raises(BadTierUrl, match=r"^s3:\.\.\.: is not a folder, or .* keys are in the environment") as error:
+        ObjectFolder("s3://key:hidden@bucket/fleet", {})
+    assert "hidden" not in str(error.value)
+
+
 def test_a_bucket_that_is_not_there_is_named(s3_endpoint: str) -> None:
     with pytest.raises(ObjectMissing, match="make the bucket"):
         opened(TablePlace("s3://nobody-made-it/fleet", s3_options(s3_endpoint)))

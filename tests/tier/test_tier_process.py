@@ -18,11 +18,12 @@ from deltalake import DeltaTable
 
 from notify.links.address import StoreAddress
 from notify.local.tier import TIER_READER
+from penstock.errors import PenstockError
 from penstock.store_client import StoreClient
 from penstock.tier.store_log import HeldLog, StoreLog
 from store.mending.backup import backup
 from store.mending.restore import restore
-from store.wire.log_messages import HoldLog, LogHeld, Segments, SegmentsFound
+from store.wire.log_messages import HoldLog, LocateTable, LogHeld, Segments, SegmentsFound, TableLocated
 from store.wire.messages import Role
 from tests.support.store_process import StoreProcess
 from tests.tier.places import TablePlace
@@ -140,6 +141,40 @@ def test_the_readers_own_records_make_no_commits(store: StoreProcess, tier: Tier
     sent = publish(store, sent, 1, rng)
     wait_until(lambda: tier.has(sent))
     assert version() == before + 1
+
+
+@pytest.mark.parametrize("place", ["folder"], indirect=True)
+@pytest.mark.parametrize("case", ["another store", "an older copy"])
+def test_a_table_that_the_log_may_not_write_is_not_served(
+    tmp_path: Path, store: StoreProcess, place: TablePlace, seed: int, case: str
+) -> None:
+    """Its messages are those of another log, or of a part that this one has lost."""
+    rng = random.Random(seed)
+    folder = tmp_path / "other"
+    tier = Tier(tmp_path / "tier.log", store, place, serves=True)
+    sent = publish(store, 0, 10, rng)
+    if case == "an older copy":
+        store.kill()
+        shutil.copytree(store.data, folder / "data", ignore=shutil.ignore_patterns("*.sock"))
+        store.start()
+        sent = publish(store, sent, 10, rng)
+    wait_until(lambda: tier.has(sent))
+    tier.kill()
+    folder.mkdir(exist_ok=True)
+    other = StoreProcess(folder, settings=SMALL)
+    its = Tier(folder / "tier.log", other, place, serves=True, log_level="debug")
+    why = "the table is of the log" if case == "another store" else "the table goes up to log_offset"
+    try:
+        wait_until(lambda: f"does not serve reads of history: {place.url}: {why}" in its.log_text())
+        wait_until(lambda: "the log keeps what the table does not have" in its.log_text())
+        with (
+            StoreClient(StoreAddress.parse(other.url), "", None) as client,
+            pytest.raises(PenstockError, match="no `penstock tier` is connected"),
+        ):
+            client.call(LocateTable(), TableLocated)
+    finally:
+        its.kill()
+        other.close()
 
 
 def test_a_reader_that_waits_for_its_storage_stays_known_to_the_store(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class OperatorHandlers:
         tier = self._hub.tier
         if message.answer is not None:
             tier.answered(self, message.number, message.answer, bytes(frame.records))
-        tier.serve(self, message.first, partial(self._connected.answer, frame.request_id))
+        tier.serve(self, message.first, partial(self._connected.answer, frame.request_id), message.url)
 
     def lost(self) -> None:
         """The connection is gone."""

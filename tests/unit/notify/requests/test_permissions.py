@@ -66,6 +66,7 @@ def test_a_kind_without_a_statement_is_refused(bench: WireBench, monkeypatch: py
         of_log.SeekLog(0, 0, 0),
         of_log.ReaderAt("tier", 7),
         of_log.HoldLog("tier"),
+        of_log.LocateTable(),
     ],
 )
 def test_readers_of_the_log_need_its_right(bench: WireBench, request_: wire.WireMessage, rules: str) -> None:
@@ -90,6 +91,25 @@ def test_to_hold_the_log_is_a_right_of_its_own(bench: WireBench) -> None:
     tenant = bench.connect("tenant", Role.CLIENT, namespace="acme")
     assert failure(tenant.call(of_log.HoldLog("tier"))) == FailureCode.NOT_ALLOWED
     assert [name for name, _ in bench.hub.readers] == ["tier"]
+
+
+def test_where_the_table_of_the_tier_is(bench: WireBench) -> None:
+    """As the tier says, as long as it is connected; to those who may read the whole log."""
+    reads = ALL_BUT_THE_LOG.replace('"replay"]', '"replay", "read_log"]')
+    client = bench.connect("reader", Role.CLIENT, judge=users_of(reads), password=token("ann"))
+    assert client.call(of_log.LocateTable()) == of_log.TableLocated("")
+    bench.connect("tier", Role.CLIENT).call(of_log.HoldLog("tier"))
+    assert failure(client.call(of_log.LocateTable())) == FailureCode.UNAVAILABLE
+    for worker in ("one", "other"):
+        bench.hub.tier.serve(worker, 0, lambda _: None, "s3://bucket/fleet")
+    bench.hub.tier.left("one")
+    assert client.call(of_log.LocateTable()) == of_log.TableLocated("s3://bucket/fleet")
+    tenant = bench.connect("tenant", Role.CLIENT, namespace="acme")
+    assert failure(tenant.call(of_log.LocateTable())) == FailureCode.NOT_ALLOWED
+    bench.hub.tier.left("other")
+    assert failure(client.call(of_log.LocateTable())) == FailureCode.UNAVAILABLE
+    bench.hub.tier.serve("of an older version", 0, lambda _: None)
+    assert failure(client.call(of_log.LocateTable())) == FailureCode.UNAVAILABLE
 
 
 def test_an_action_that_nobody_knows_is_not_allowed() -> None:

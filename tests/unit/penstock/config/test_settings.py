@@ -67,7 +67,9 @@ def test_what_is_printed_hides_secrets_and_is_a_config_all_the_same(path: str, t
 
 def test_every_setting_that_may_hold_a_secret_is_known_as_one() -> None:
     named = {path for path in SETTINGS if path.endswith(("token", "_url", "password", "secret"))}
-    assert named == SECRETS.keys() == {path for path, setting in SETTINGS.items() if "secret" in setting.limits}
+    kinds = {path: setting.limits["secret"] for path, setting in SETTINGS.items() if "secret" in setting.limits}
+    assert kinds.pop("tier.url") == "refused"
+    assert named == SECRETS.keys() == kinds.keys()
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,37 @@ def test_a_complaint_about_a_secret_does_not_tell_it(path: str, value: str) -> N
     assert "s3" not in told
     assert "cret" not in told
     assert path in told
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://u:hidden@bucket/fleet",
+        "s3://u:hid/den@bucket/fleet",
+        "s3:/u:hidden@bucket/fleet",
+        "s3://bucket/fleet?aws_secret_access_key=hidden",
+        "abfss://fleet:hidden@account.dfs.core.windows.net/fleet",
+    ],
+)
+def test_the_place_of_a_tier_has_no_credentials(url: str) -> None:
+    told = complaint({"tier.url": url})
+    assert "hid" not in told
+    assert "den" not in told
+    assert "is not a folder, or a URL of storage like s3://BUCKET/PATH without user, password and query" in told
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/srv/a@b?c",
+        "fleet",
+        "file:///srv/fleet",
+        "s3://bucket/fleet/a@b",
+        "abfss://fleet@account.dfs.core.windows.net/f",
+    ],
+)
+def test_places_of_a_tier_are_shown_as_they_are(url: str) -> None:
+    assert f'url = "{url}"' in render(load({"tier.url": url}, {}, None))
 
 
 def test_a_token_that_is_no_text_is_not_quoted(tmp_path: Path) -> None:

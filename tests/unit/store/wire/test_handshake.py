@@ -68,9 +68,9 @@ def test_the_highest_common_version_is_spoken(monkeypatch: pytest.MonkeyPatch) -
         (Hello([1], "store", "gw", "s3cret"), "role", "nobody is let in here as 'store'"),
         (Hello([1], "a\nb", "gw", "s3cret"), "role", r"nobody is let in here as 'a\nb'"),
         (
-            Hello([14], "gateway", "gw", "s3cret"),
+            Hello([16], "gateway", "gw", "s3cret"),
             "version",
-            "the store speaks version 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13 of the protocol, not 14",
+            "the store speaks version 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 of the protocol, not 16",
         ),
     ],
 )
