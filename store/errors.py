@@ -160,6 +160,38 @@ class UnknownRecord(StoreError):
         )
 
 
+class FrameDamaged(StoreError):
+    """A record of the replicated log's topic is not a frame that this version reads."""
+
+
+class PartitionUnusable(StoreError):
+    """The replicated log's partition holds what no store of this version may pass over."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        self.offset = offset
+        super().__init__(
+            f"offset {offset} of the replicated log's partition: {reason}; this store applies nothing from there on: "
+            "use the version of penstock that wrote it, and let only stores write to the topic"
+        )
+
+
+class NotLeading(StoreError):
+    """This store does not lead its cluster now, so nothing was stored; the leader may be another one."""
+
+    def __init__(self, leader: str) -> None:
+        self.leader = leader
+        super().__init__(f"this store does not lead its cluster; the last leader known is {leader or 'none'}: ask it")
+
+
+class ReplicationBehind(StoreError):
+    """Too much waits for the replicated log; nothing of this was stored."""
+
+    def __init__(self, waiting_bytes: int) -> None:
+        super().__init__(
+            f"{waiting_bytes} bytes wait for the replicated log, and this was not stored: see whether Kafka answers"
+        )
+
+
 class FlushTimeout(StoreError):
     """The disk did not confirm a write within flush_timeout_ms."""
 

@@ -35,6 +35,8 @@ from store.log.index import APPLIED_KEY, FORMAT, FORMAT_KEY, STATE_KEY
 from store.records._records import RecordBatch, verify, walk
 from store.records.compression import plain
 from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes
+from store.replication.frames import Leader, decode_frame
+from store.replication.judging import FrameJudge, JudgedFrame, ReplicaMark, Verdict
 from store.state import delayed, group_states, left_by, peers, retained, sessions
 from store.state.changes import (
     TYPES,
@@ -87,6 +89,21 @@ def test_sums() -> None:
     assert (sums.identity, sums.pass_ms) == (bytes(range(16)), NOVEMBER_2023_MS)
     assert list(sums.entries.values()) == [Sum(0, 65536, bytes(range(32)), NOVEMBER_2023_MS, State.DAMAGED)]
     assert sums.encode() == data
+
+
+def test_frames_of_a_replicated_log() -> None:
+    lines = vector("frames")
+    read = [decode_frame(line) for line in lines]
+    judge = FrameJudge(ReplicaMark(8, 0, 2, 4096, None))
+    assert [judge.judge(9 + at, each) for at, each in enumerate(read)] == [
+        JudgedFrame(Verdict.BEGINS, 4096),
+        JudgedFrame(Verdict.ACCEPTED, 4096, b"12345678"),
+        JudgedFrame(Verdict.OPEN),
+        JudgedFrame(Verdict.ACCEPTED, 4104, b"abcdefgh"),
+        JudgedFrame(Verdict.STOPS, 4112),
+    ]
+    assert judge.leader == Leader("store-1:7700", bytes(range(16)))
+    assert [each.frame.encode() for each in read] == lines
 
 
 def test_gap() -> None:

@@ -1,0 +1,31 @@
+"""What bears an epoch outside the log, so that nothing of an earlier leader is taken for a later one's."""
+
+from __future__ import annotations
+
+SERIAL_BITS = 52
+_SERIAL_EPOCHS = 1 << (64 - SERIAL_BITS)
+
+
+def serial_in_epoch(epoch: int, number: int) -> int:
+    """The serial of a group's lease: the epoch in bits 52 to 63 above the number that the leader gives.
+
+    To be compared for equality only: after 4,096 epochs these bits begin again. Text in HTTP, since a number there has
+    53 bits. Raises ValueError if the number takes more than 52 bits.
+    """
+    if not 0 <= number < 1 << SERIAL_BITS:
+        raise ValueError(f"{number} takes more than {SERIAL_BITS} bits")
+    return epoch % _SERIAL_EPOCHS << SERIAL_BITS | number
+
+
+class HighestEpoch:
+    """The highest epoch that a user of the cluster was told, by any store."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def admits(self, epoch: int) -> bool:
+        """Whether a store that leads in this epoch may be believed; a lower one led before."""
+        if epoch < self.epoch:
+            return False
+        self.epoch = epoch
+        return True
