@@ -131,7 +131,7 @@ class WireSettings:
     producer_memory_s: int = field(
         default=30 * 86_400,
         metadata={
-            "doc": "The same of a Spark query's sink, which may be restarted late; see docs/spark.md.",
+            "doc": "The same of a Spark query's sink and of a flow from Kafka, which may be restarted late.",
             "at_least": 1,
         },
     )

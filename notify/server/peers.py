@@ -39,6 +39,7 @@ from store.state.changes import (
     encode_change,
 )
 from store.wire import messages as wire
+from store.wire.base import ANOTHER_CONNECTION
 from store.wire.handshake import JUDGING_VERSION
 from store.wire.messages import FailureCode, Hello, Refused, RefusedReason, Role, Welcome
 from store.wire.operator_messages import ClientDetails, GatewayReport
@@ -232,7 +233,7 @@ class Peers:
         if role is Role.CLIENT:
             peer.owner, peer.own = owner, OwnNames(hello.namespace)
         if peer.line is not None:
-            peer.line.close("the same peer made another connection")
+            peer.line.close(ANOTHER_CONNECTION)
             peer.lost_line()
             self.hub.withdraw(peer.member)
         peer.role, peer.line, peer.heard_s = role, line, self.clock()

@@ -22,6 +22,7 @@ flow = typer.Typer(
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Flows in TOML (docs/flows.md).")]
 Name = Annotated[str, typer.Argument(metavar="FLOW", help="Name of the flow.")]
+EXTRAS = {"cel_expr_python": "flows", "cloudevents": "flows", "confluent_kafka": "flows,kafka"}
 NO_FLAGS: Mapping[str, object] = {}
 
 
@@ -105,6 +106,7 @@ def resume(name: Name, store: Store = None, config: Config = None) -> None:
 
 
 def _not_installed(error: ModuleNotFoundError) -> PenstockError:
-    if (error.name or "").partition(".")[0] not in ("cel_expr_python", "cloudevents"):
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
         raise error
-    return UsageError(f"{error.name} is not installed; run: pip install 'penstock[flows]'")
+    return UsageError(f"{error.name} is not installed; run: pip install 'penstock[{EXTRAS[package]}]'")

@@ -17,8 +17,11 @@ from gateway.mqtt.topics import validate_topic_filter
 from penstock.errors import UsageError
 from penstock.flows import GROUP_PREFIX
 from penstock.flows.errors import FlowError
-from penstock.flows.expressions import BadExpression, Condition, Template
+from penstock.flows.expressions import MESSAGES, BadExpression, Condition, Template
+from penstock.flows.sources.records import RECORDS
 
+KAFKA = ("kafka", "kafkas")
+PENSTOCK = ("penstock", "penstocks")
 Format = Literal["cloudevents", "cloudevents-binary", "cloudevents-batch", "raw"]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -108,6 +111,11 @@ class FlowSource(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename
     kafka: KafkaOptions = KafkaOptions()
 
 
+_PLAIN = FlowSource("", "")
+OF_GROUPS = ("format", "type", "source", "ordered", "concurrency", "batch", "attempts", "retry_after_s", "retry_most_s")
+"""Fields of flows that are groups, or that send requests."""
+
+
 class Flow:
     """A flow that is right as far as can be seen without its sink: its expressions are compiled, its secrets read."""
 
@@ -118,14 +126,9 @@ class Flow:
         self.group = GROUP_PREFIX + name
         if not _NAME.fullmatch(name):
             raise FlowError(name, "", "a name has 1 to 100 letters, digits, _ and -", "rename it")
-        try:
-            validate_topic_filter(source.from_)
-        except ProtocolError as error:
-            raise FlowError(
-                name, "from", f"{source.from_!r} is no topic filter: {error}", 'say one, as "plant/+/temp"'
-            ) from None
-        if source.from_.startswith("$share/"):
-            raise FlowError(name, "from", "a flow is a group by itself", "leave out $share/GROUP/")
+        self.is_from_kafka = source.from_.partition(":")[0] in KAFKA
+        self._variables = RECORDS if self.is_from_kafka else MESSAGES
+        (self._check_kafka if self.is_from_kafka else self._check_filter)()
         self.where = self._condition(source.where)
         mapped = source.map_
         self.topic = self._template("map.topic", mapped.topic)
@@ -146,15 +149,40 @@ class Flow:
     def __repr__(self) -> str:
         return f"<Flow {self.name}>"
 
+    def _check_filter(self) -> None:
+        said = self.said.from_
+        try:
+            validate_topic_filter(said)
+        except ProtocolError as error:
+            raise FlowError(
+                self.name, "from", f"{said!r} is no topic filter: {error}", 'say one, as "plant/+/temp"'
+            ) from None
+        if said.startswith("$share/"):
+            raise FlowError(self.name, "from", "a flow is a group by itself", "leave out $share/GROUP/")
+
+    def _check_kafka(self) -> None:
+        said = self.said
+        if said.to.partition(":")[0] not in PENSTOCK:
+            reason = "what comes from Kafka goes to a store"
+            raise FlowError(
+                self.name, "to", reason, "say penstock: or penstock://HOST:PORT, and from there on with a flow"
+            )
+        if said.map_.topic is None:
+            reason = "the messages need a topic"
+            raise FlowError(self.name, "map.topic", reason, 'say one, as map = { topic = "orders/{key}" }')
+        for field in OF_GROUPS:
+            if getattr(said, field) != getattr(_PLAIN, field):
+                raise FlowError(self.name, field, "it means nothing to a flow from Kafka", "leave it out")
+
     def _condition(self, text: str) -> Condition | None:
         try:
-            return Condition(text) if text.strip() else None
+            return Condition(text, self._variables) if text.strip() else None
         except BadExpression as error:
             raise FlowError(self.name, "where", str(error), error.remedy) from None
 
     def _template(self, field: str, text: str | None) -> Template | None:
         try:
-            return Template(text) if text is not None else None
+            return Template(text, self._variables) if text is not None else None
         except BadExpression as error:
             raise FlowError(self.name, field, str(error), error.remedy) from None
 

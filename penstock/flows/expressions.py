@@ -8,9 +8,9 @@ they build a list, and take time that grows with its square.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from cel_expr_python import cel
@@ -35,7 +35,8 @@ class BadExpression(Exception):
         self.remedy = remedy
 
 
-def _json(message: Message) -> Any:
+def json_of(message: HasPayload) -> Any:
+    """The payload decoded. Raises Unfit."""
     payload = message.payload
     if len(payload) > MOST_JSON_BYTES:
         raise Unfit(f"a payload of {len(payload)} bytes is too large to be read as JSON")
@@ -45,11 +46,19 @@ def _json(message: Message) -> Any:
         raise Unfit(f"the payload is not JSON: {error}") from None
 
 
-VARIABLES: Final[dict[str, tuple[cel.Type, Callable[[Message], Any]]]] = {
+class Variables:
+    """What expressions about one kind of thing may name: the types, and how each is made of a thing."""
+
+    def __init__(self, made: Mapping[str, tuple[cel.Type, Callable[[Any], Any]]]) -> None:
+        self.made = {name: make for name, (_, make) in made.items()}
+        self.environment = cel.NewEnv(variables={name: kind for name, (kind, _) in made.items()})
+
+
+_OF_MESSAGES: Final[dict[str, tuple[cel.Type, Callable[[Message], Any]]]] = {
     "topic": (cel.Type.STRING, lambda message: message.topic),
     "levels": (cel.Type.List(cel.Type.STRING), lambda message: message.topic.split("/")),
     "payload": (cel.Type.BYTES, lambda message: message.payload),
-    "json": (cel.Type.DYN, _json),
+    "json": (cel.Type.DYN, json_of),
     "headers": (cel.Type.Map(cel.Type.STRING, cel.Type.STRING), lambda message: message.headers),
     "key": (cel.Type.STRING, lambda message: message.key or ""),
     "tag": (cel.Type.STRING, lambda message: message.tag or ""),
@@ -58,14 +67,20 @@ VARIABLES: Final[dict[str, tuple[cel.Type, Callable[[Message], Any]]]] = {
     "retain": (cel.Type.BOOL, lambda message: message.retain),
     "time": (cel.Type.TIMESTAMP, lambda message: message.stored_at),
 }
-"""What an expression may name: its type, and how it is made of a message."""
-_ENVIRONMENT: Final = cel.NewEnv(variables={name: kind for name, (kind, _) in VARIABLES.items()})
+MESSAGES: Final = Variables(_OF_MESSAGES)
+
+
+class HasPayload(Protocol):
+    """The least that something must have for its JSON to be read."""
+
+    @property
+    def payload(self) -> bytes: ...
 
 
 class Expression:
     """A compiled expression."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, variables: Variables = MESSAGES) -> None:
         """Raises BadExpression."""
         if len(text) > MOST_CHARACTERS:
             raise BadExpression(f"it has {len(text)} characters", f"use {MOST_CHARACTERS} at most")
@@ -73,15 +88,19 @@ class Expression:
         if found := _BUILDS.search(plain):
             raise BadExpression(f"{found[1]}() builds a list of any length", "use exists(), all() or size()")
         try:
-            self._compiled = _ENVIRONMENT.compile(text)
+            self._compiled = variables.environment.compile(text)
         except RuntimeError as error:
             raise BadExpression(_said(error)) from None
         self.type = self._compiled.return_type()
         names = set(re.findall(r"[A-Za-z_]\w*", plain))
-        self._made = [(name, make) for name, (_, make) in VARIABLES.items() if name in names]
+        self._made = [(name, make) for name, make in variables.made.items() if name in names]
+        is_plain = self.type in (cel.Type.STRING, cel.Type.BYTES)
+        self._variable = variables.made.get(text.strip()) if is_plain else None  # it is nothing but that
 
-    def value(self, message: Message) -> Any:
+    def value(self, message: Any) -> Any:
         """Its value for a message. Raises Unfit."""
+        if self._variable is not None:
+            return self._variable(message)
         try:
             found = self._compiled.eval(data={name: make(message) for name, make in self._made})
             value = found.plain_value() if isinstance(found.value(), list | dict) else found.value()
@@ -95,13 +114,13 @@ class Expression:
 class Condition:
     """`where`: which messages a flow lets through."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, variables: Variables = MESSAGES) -> None:
         """Raises BadExpression."""
-        self._expression = Expression(text)
+        self._expression = Expression(text, variables)
         if self._expression.type not in (cel.Type.BOOL, cel.Type.DYN):
             raise BadExpression(f"it gives {self._expression.type.name()}, and not a bool", "compare it with something")
 
-    def holds(self, message: Message) -> bool:
+    def holds(self, message: Any) -> bool:
         """Raises Unfit."""
         value = self._expression.value(message)
         if value is True or value is False:
@@ -112,26 +131,37 @@ class Condition:
 class Template:
     """A text with expressions in braces, `alarms/{levels[1]}`. `{{` and `}}` stand for a brace each."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, variables: Variables = MESSAGES) -> None:
         """Raises BadExpression."""
-        parts = list(_parts(text))
-        self._parts: list[str | Expression] = [Expression(part) if is_code else part for is_code, part in parts]
+        self._parts: list[str | Expression] = [
+            Expression(part, variables) if is_code else part for is_code, part in _parts(text)
+        ]
 
-    def made(self, message: Message) -> bytes:
+    def made(self, message: Any) -> bytes:
         """As bytes: bytes stay what they are, lists and maps become JSON. Raises Unfit."""
-        found = b"".join(
-            [part.encode() if isinstance(part, str) else _bytes(part.value(message)) for part in self._parts]
-        )
-        if len(found) > MOST_TEXT_BYTES:
-            raise Unfit(f"a result of {len(found)} bytes is too large")
-        return found
+        return _limited(b"".join(map(_bytes, self._values(message))))
 
-    def text(self, message: Message) -> str:
+    def _values(self, message: Any) -> list[Any]:
+        return [part if isinstance(part, str) else part.value(message) for part in self._parts]
+
+    def text(self, message: Any) -> str:
         """Raises Unfit."""
+        values = self._values(message)
+        if all(type(value) is str for value in values):
+            text = "".join(values)
+            if len(text) > MOST_TEXT_BYTES // 4:
+                _limited(text.encode())
+            return text
         try:
-            return self.made(message).decode()
+            return _limited(b"".join(map(_bytes, values))).decode()
         except UnicodeDecodeError:
             raise Unfit("a text would have bytes that are not UTF-8") from None
+
+
+def _limited(found: bytes) -> bytes:
+    if len(found) > MOST_TEXT_BYTES:
+        raise Unfit(f"a result of {len(found)} bytes is too large")
+    return found
 
 
 def _bytes(value: object) -> bytes:

@@ -20,11 +20,11 @@ SAY_AGAIN_S: Final = 600.0
 class SinkGate:
     """Owner of what is known of one flow's sink."""
 
-    def __init__(self, flow: str, chance: Callable[[], float]) -> None:
-        """`chance`: between 0 and 1, for a part of each pause."""
+    def __init__(self, flow: str, chance: Callable[[], float], again: str = "the sink takes messages again") -> None:
+        """`chance`: between 0 and 1, for a part of each pause. `again`: what is said once an outage is over."""
         self.away = ""
         """Why the sink takes nothing; empty: it does."""
-        self._flow = flow
+        self._flow, self._again = flow, again
         self._chance = chance
         self._is_open = asyncio.Event()
         self._is_open.set()
@@ -74,7 +74,7 @@ class SinkGate:
         if outages != self._outages:
             return
         if self.away:
-            log.info("flow %s: the sink takes messages again", self._flow)
+            log.info("flow %s: %s", self._flow, self._again)
         self._prober = None
         self._is_open.set()
         self._tries, self.away, self._said_s = 0, "", 0.0

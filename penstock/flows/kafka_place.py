@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 from penstock.flows.definition import Flow
 from penstock.flows.errors import FlowError
 
-SCHEMES: Final = ("kafka", "kafkas")
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SAY: Final = "say kafka://HOST:9092,HOST:9092/TOPIC"

@@ -8,15 +8,17 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from notify.links.address import StoreAddress
 from penstock.config.credentials import tls_of_gateway, token_of_client
 from penstock.config.secret_files import read_file
 from penstock.config.settings import Settings
 from penstock.errors import PenstockError, UsageError
-from penstock.flows.definition import read_flows
+from penstock.flows.definition import Flow, read_flows
 from penstock.flows.errors import SinkLost
-from penstock.flows.runner import FlowRunner
+from penstock.flows.gate import SinkGate
+from penstock.flows.runner import FlowCounts, FlowRunner
 from penstock.flows.sink import sink_of
 from penstock.sdk.client import Client
 from penstock.sdk.errors import CannotConnect, ClientError
@@ -37,8 +39,30 @@ def serve(settings: Settings, file: Path) -> int:
     client = client_of(settings, address)
     source = source_of(address)
     with in_file(file):
-        runners = [FlowRunner(flow, client, sink_of(flow, client, source)) for flow in flows]
+        runners = [runner_of(flow, client, source) for flow in flows]
     return run(settings, lambda: _serve(client, runners, file, address.url))
+
+
+class Runner(Protocol):
+    """A flow at work."""
+
+    flow: Flow
+    counts: FlowCounts
+    gate: SinkGate
+
+    async def run(self) -> None:
+        """Until stop(). Raises ClientError if a store refuses what it needs."""
+
+    def stop(self) -> None: ...
+
+
+def runner_of(flow: Flow, client: Client, source: str) -> Runner:
+    """`client`: of the flows' store; `source`: of CloudEvents. Raises FlowError."""
+    if not flow.is_from_kafka:
+        return FlowRunner(flow, client, sink_of(flow, client, source))
+    from penstock.flows.sources.kafka import KafkaRunner
+
+    return KafkaRunner(flow, client)
 
 
 def store_address(settings: Settings) -> StoreAddress:
@@ -78,7 +102,7 @@ def in_file(file: Path) -> Iterator[None]:
         raise UsageError(f"{file}: {error}") from None
 
 
-async def _serve(client: Client, runners: Sequence[FlowRunner], file: Path, store: str) -> None:
+async def _serve(client: Client, runners: Sequence[Runner], file: Path, store: str) -> None:
     stop = Stop()
     log.info("penstock %s flows starting, store=%s, flows=%s", VERSION, store, _names(runners))
     connecting = asyncio.create_task(_connect(client))
@@ -122,7 +146,7 @@ async def _connect(client: Client) -> None:
             await asyncio.sleep(PAUSE_S)
 
 
-async def _run(runner: FlowRunner) -> str:
+async def _run(runner: Runner) -> str:
     """Why a flow cannot run; empty: it was stopped."""
     try:
         await runner.run()
@@ -132,5 +156,5 @@ async def _run(runner: FlowRunner) -> str:
     return ""
 
 
-def _names(runners: Sequence[FlowRunner]) -> str:
+def _names(runners: Sequence[Runner]) -> str:
     return ", ".join(runner.flow.name for runner in runners)

@@ -40,10 +40,12 @@ class FlowCounts:
 
     def __init__(self) -> None:
         self.taken = self.passed = self.sent = self.failed = self.dead = 0
+        self.lost = 0  # gone before it was read, from Kafka
 
     def __str__(self) -> str:
         dealt = f"{self.taken} taken, {self.passed} passed, {self.sent} sent"
-        return f"{dealt}, {self.failed} failed, {self.dead} dead letters"
+        lost = f", {self.lost} lost" if self.lost else ""
+        return f"{dealt}, {self.failed} failed, {self.dead} dead letters{lost}"
 
 
 class FlowRunner:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.flows.definition import Flow, without_credentials
+from penstock.flows.definition import KAFKA, Flow, without_credentials
 from penstock.flows.errors import FlowError
 from penstock.flows.events import EventWriter, FlowEvent
-from penstock.flows.kafka_place import SCHEMES as KAFKA_SCHEMES
 from penstock.sdk.client import Client
 from penstock.sdk.subscription import Subscription
 
@@ -50,7 +49,7 @@ def sink_of(flow: Flow, client: Client, source: str) -> Sink:
         from penstock.flows.sinks.penstock import PenstockSink
 
         return PenstockSink(flow, client, source)
-    if scheme in KAFKA_SCHEMES:
+    if scheme in KAFKA:
         return _kafka_sink(flow, writer)
     raise FlowError(flow.name, "to", f"{to!r} is no place for messages", f"say {SCHEMES}")
 

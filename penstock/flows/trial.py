@@ -16,14 +16,14 @@ from penstock.errors import UsageError
 from penstock.flows.definition import Flow, read_flows
 from penstock.flows.errors import Unfit
 from penstock.flows.events import event_of
-from penstock.flows.process import client_of, in_file, source_of, store_address
+from penstock.flows.process import client_of, in_file, runner_of, source_of, store_address
 from penstock.flows.sink import sink_of
+from penstock.flows.trial_rows import becomes, new_row
 from penstock.sdk.client import Client
 from penstock.sdk.message import Message
 
 LOOKED_BACK: Final = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), None)
 """How far, until there are enough messages; each time what lies in between has few."""
-SHOWN_BYTES: Final = 200  # of a payload
 
 
 def trials(settings: Settings, file: Path, name: str | None, count: int) -> list[dict[str, Any]]:
@@ -41,8 +41,19 @@ async def _trials(
     async with client_of(settings, address) as client:
         with in_file(file):
             for flow in flows:
-                await sink_of(flow, client, source_of(address)).close()  # what it says of the place is tried as well
-        return [_trial(flow, await _newest(client, flow.said.from_, count)) for flow in flows]
+                if flow.is_from_kafka:
+                    runner_of(flow, client, "")
+                else:
+                    await sink_of(flow, client, source_of(address)).close()  # it judges the place
+        return [await _trial_of(flow, client, count) for flow in flows]
+
+
+async def _trial_of(flow: Flow, client: Client, count: int) -> dict[str, Any]:
+    if not flow.is_from_kafka:
+        return _trial(flow, [_row(flow, message) for message in await _newest(client, flow.said.from_, count)])
+    from penstock.flows.sources.trial import rows_of_records
+
+    return _trial(flow, await rows_of_records(flow, count))
 
 
 async def _newest(client: Client, topic_filter: str, count: int) -> list[Message]:
@@ -57,8 +68,7 @@ async def _newest(client: Client, topic_filter: str, count: int) -> list[Message
     return list(newest)
 
 
-def _trial(flow: Flow, messages: list[Message]) -> dict[str, Any]:
-    rows = [_row(flow, message) for message in messages]
+def _trial(flow: Flow, rows: list[dict[str, Any]]) -> dict[str, Any]:
     outcomes = [row["outcome"] for row in rows]
     return {
         "flow": flow.name,
@@ -74,14 +84,14 @@ def _trial(flow: Flow, messages: list[Message]) -> dict[str, Any]:
 
 
 def _row(flow: Flow, message: Message) -> dict[str, Any]:
-    row: dict[str, Any] = {"topic": message.topic, "outcome": "sent", "becomes": "", "payload": "", "why": ""}
+    row = new_row(message.topic)
     try:
         if flow.where is not None and not flow.where.holds(message):
             return row | {"outcome": "left out"}
         event = event_of(flow, message)
     except Unfit as error:
         return row | {"outcome": "dead letter", "why": str(error)}
-    return row | {"becomes": event.topic, "payload": event.payload[:SHOWN_BYTES].decode(errors="replace")}
+    return row | becomes(event.topic, event.payload)
 
 
 def _begins(flow: Flow) -> str:
@@ -89,6 +99,8 @@ def _begins(flow: Flow) -> str:
     topic_filter = flow.said.from_
     if flow.said.start:
         return f"at {flow.said.start}"
+    if flow.is_from_kafka:
+        return "with the earliest record that Kafka has"
     if not has_wildcard(topic_filter) or level_of(topic_filter) is not None:
         return "with the earliest message that the store has"
     return "now: only a topic and LEVEL/# have a queue of all that was stored"

@@ -122,6 +122,10 @@ class ClientConnection(ABC):
             raise ClientClosed
         return self._link
 
+    def another_link(self, name: str) -> ClientLink:
+        """A link of its own to the same store, by the same credentials and under that name. Nothing drives it yet."""
+        return ClientLink(self._address, name, self._credentials, self._timeout_s)
+
     # --- going
 
     async def close(self) -> None:

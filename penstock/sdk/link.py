@@ -17,6 +17,7 @@ from penstock.sdk.message_id import StorePlace
 from store.errors import HandshakeRefused, WireError
 from store.namespaces import DEFAULT, Namespace, is_namespace
 from store.wire import messages as wire
+from store.wire.base import ANOTHER_CONNECTION
 from store.wire.client.asyncio_link import AsyncioLink, LinkTimes
 from store.wire.client.request_errors import RequestErrors
 from store.wire.client.requests import PendingRequests, RequestRules
@@ -64,6 +65,7 @@ class ClientLink(AsyncioLink):
         self.readings: set[LinkReader] = set()  # those under way
         self.tried = asyncio.Event()  # once at least: let in, or refused
         self.on_welcome: Callable[[], None] = lambda: None
+        self.elsewhere_s = 0.0  # before it connects again when another process has come under its name
         self._process = os.getpid()
         self._name = name
         self._credentials = credentials
@@ -110,6 +112,13 @@ class ClientLink(AsyncioLink):
         return self._store_ms + round((self._loop.time() - self._told_s) * 1000)
 
     # --- a connection, as AsyncioLink asks for it
+
+    async def _connect_once(self) -> str:
+        why = await super()._connect_once()
+        if ANOTHER_CONNECTION in why:
+            self._away(why)
+            await asyncio.sleep(self.elsewhere_s)
+        return why
 
     def _hello(self) -> Hello:
         return self._credentials.hello(self._name)

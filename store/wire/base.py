@@ -8,6 +8,7 @@ MOST_ITEMS = 65_536  # of any list: what a frame of a few bytes each would becom
 MOST_ITEMS_OF_CLIENT = 10_000  # of a list of queues or receipts in what a client sends: as many as it may follow
 ITEMS_PER_FRAME = 4_096  # that a gateway or the SDK puts into one list, so that decoding it takes a store 0.5 ms
 MOST_NAME_CHARACTERS = 65_535
+ANOTHER_CONNECTION = "the same peer made another connection"  # why a store ends one
 PRODUCER = "producer:"  # how the name of a client begins that may send again what it sent after a long time
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]

@@ -101,11 +101,11 @@ class PendingRequests:
         self._wake()
         return request
 
-    def ask_once(self, message: WireMessage, answered: Answered) -> PendingRequest:
+    def ask_once(self, message: WireMessage, answered: Answered, records: bytes = b"") -> PendingRequest:
         """As ask(), on the current connection only and without a time limit. If the connection ends first, the
         outcome is `errors.lost`."""
         assert self.welcome is not None
-        request = PendingRequest(message, answered, is_once=True)
+        request = PendingRequest(message, answered, records, is_once=True)
         self.to_send.append(request)
         self._wake()
         return request

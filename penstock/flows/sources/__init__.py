@@ -1,0 +1,1 @@
+"""Where flows come from besides topic filters, one module for each kind."""

@@ -1,0 +1,277 @@
+"""Kafka in: the records of a topic become messages of a store, each once and in the order of its partition.
+
+No consumer group of Kafka's decides where a partition goes on, the store does (partition.py). A topic is known by the
+ids of its cluster and its own, so a topic that was made anew begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.flows.definition import Flow
+from penstock.flows.errors import FlowError, SinkAway
+from penstock.flows.gate import SinkGate
+from penstock.flows.runner import FlowCounts
+from penstock.flows.sinks.penstock import OWN_STORE
+from penstock.flows.sources.numbered import NumberedAppends
+from penstock.flows.sources.partition import PartitionFeed
+from penstock.flows.sources.records import KafkaRecord
+from penstock.flows.sources.topic import (
+    WAIT_S,
+    KafkaReader,
+    KafkaTopic,
+    PartitionStart,
+    ReaderThread,
+    record_of,
+    said_by_kafka,
+    topic_place,
+)
+from penstock.sdk.client import Client
+from penstock.sdk.errors import AddressError, CannotConnect, ConnectionLost
+from store.wire.base import PRODUCER
+
+log = logging.getLogger("penstock.flows")
+
+MOST_IN_HAND: Final = 20_000  # records
+MOST_IN_HAND_BYTES: Final = 32 << 20
+LOOK_S: Final = 5.0  # between two looks at the topic's partitions
+
+
+class KafkaRunner:
+    """Owner of a flow's reader, and of the connection to its store. As FlowRunner, one of its process's flows."""
+
+    def __init__(self, flow: Flow, client: Client, chance: Callable[[], float] = random.random) -> None:
+        """`client`: of the flow's own store. Raises FlowError."""
+        self.flow = flow
+        self.counts = FlowCounts()
+        self.gate = SinkGate(flow.name, chance, "Kafka sends records again")
+        self._place = topic_place(flow)
+        self._start = PartitionStart(flow)
+        self._is_own = flow.said.to in OWN_STORE
+        self._client = client if self._is_own else _another_store(flow)
+        self._task: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """End at once: what the store has not answered comes again."""
+        self.gate.stop()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def run(self) -> None:
+        """Until stop(). Raises ClientError if another store does not let it in."""
+        self._task = asyncio.create_task(self._run())
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        reader = ReaderThread(self._place)
+        try:
+            if not self._is_own:
+                await self._connect()
+            while not self.gate.is_stopping:
+                topic = await self._described(reader)
+                await TopicAtWork(self, self._client, reader, topic, self._start).run()
+        finally:
+            await reader.close()
+            if not self._is_own:
+                await self._client.close()
+
+    async def _connect(self) -> None:
+        """To another store, once it is there."""
+        while True:
+            outages = await self.gate.passed()
+            try:
+                await self._client.connect()
+            except CannotConnect as error:
+                if error.is_refusal:
+                    raise
+                await self.gate.shut(SinkAway(str(error)))
+            else:
+                self.gate.answered(outages)
+                return
+
+    async def _described(self, reader: ReaderThread) -> KafkaTopic:
+        """The topic, once Kafka says something of it."""
+        while True:
+            outages = await self.gate.passed()
+            try:
+                found = await reader.do(KafkaReader.describe)
+            except (KafkaException, TimeoutError) as error:
+                await self.gate.shut(SinkAway(f"Kafka, topic {self._place.topic}: {said_by_kafka(error)}"))
+            else:
+                self.gate.answered(outages)
+                return found
+
+
+class TopicAtWork:
+    """Owner of the feeds of one topic's partitions, and of how much of it is in hand."""
+
+    def __init__(
+        self, runner: KafkaRunner, client: Client, reader: ReaderThread, topic: KafkaTopic, start: PartitionStart
+    ) -> None:
+        self._flow, self._counts, self._gate = runner.flow, runner.counts, runner.gate
+        self._client, self._reader, self._topic, self._start = client, reader, topic, start
+        self._name = f"{PRODUCER}kafka:{self._flow.name}:{topic.cluster_id}:{topic.topic_id}"
+        self._whole = NumberedAppends(client.another_link(self._name))
+        """A peer for the topic: it has appended once all partitions that were there at first have begun."""
+        self._is_begun = False
+        self._feeds: dict[int, PartitionFeed] = {}
+        self._appends: list[NumberedAppends] = [self._whole]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._looked_s = time.monotonic()
+        self._in_hand = self._in_hand_bytes = 0
+        self._room = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled, or until the topic was made anew."""
+        try:
+            self._is_begun = await self._whole.connected() > 0
+            self._grow(self._topic.partitions)
+            while await self._is_the_same():
+                if not self._is_begun and all(feed.begun.is_set() for feed in self._feeds.values()):
+                    await self._begin()
+                await self._assign()
+                await self._read()
+                for task in self._tasks:
+                    if task.done():
+                        task.result()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*(each.close() for each in self._appends))
+
+    async def _begin(self) -> None:
+        """Say that the flow has begun: what comes from now on comes from its beginning."""
+        try:
+            await self._whole.append(1, b"")
+            self._is_begun = True
+        except ConnectionLost:
+            await self._whole.connected()
+
+    def _grow(self, partitions: Iterable[int]) -> None:
+        """Take partitions on."""
+        for partition in sorted(partitions):
+            appends = NumberedAppends(self._client.another_link(f"{self._name}:{partition}"))
+            feed = PartitionFeed(
+                self._flow, partition, self._client.message, appends, self._counts, self._start_of, self._settled
+            )
+            self._feeds[partition] = feed
+            self._appends.append(appends)
+            self._tasks.append(asyncio.create_task(feed.run()))
+
+    async def _start_of(self, partition: int) -> int:
+        """Where a partition begins that the store does not know."""
+        while True:
+            try:
+                return await self._reader.do(lambda reader: self._start.of(reader, partition, self._is_begun))
+            except KafkaException as error:
+                self._trouble(said_by_kafka(error))
+                await asyncio.sleep(WAIT_S)
+
+    def _settled(self, count: int, size_bytes: int) -> None:
+        self._in_hand -= count
+        self._in_hand_bytes -= size_bytes
+        self._room.set()
+
+    async def _is_the_same(self) -> bool:
+        """Look at the topic now and then: it may have more partitions, or be another one."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return True
+        self._looked_s = now_s
+        try:
+            found = await self._reader.do(KafkaReader.describe)
+        except (KafkaException, TimeoutError) as error:
+            self._trouble(said_by_kafka(error))
+            return True
+        if found[:2] != self._topic[:2]:
+            log.warning("flow %s: topic %s was made anew; so the flow begins anew", self._flow.name, self._topic.name)
+            return False
+        if new := found.partitions - self._feeds.keys():
+            log.info("flow %s: topic %s has %d more partitions", self._flow.name, self._topic.name, len(new))
+            self._grow(new)
+        return True
+
+    async def _assign(self) -> None:
+        """Have the consumer go on where the feeds want."""
+        begun = {number: feed for number, feed in self._feeds.items() if feed.begun.is_set()}
+        if not any(feed.fetch_from is not None for feed in begun.values()):
+            return
+        places = {}
+        for number, feed in begun.items():
+            if feed.fetch_from is not None:
+                feed.fetched, feed.fetch_from = feed.fetch_from, None
+            places[number] = feed.fetched
+        await self._reader.do(lambda reader: reader.assign(places))
+
+    async def _read(self) -> None:
+        if self._in_hand >= MOST_IN_HAND or self._in_hand_bytes >= MOST_IN_HAND_BYTES:
+            self._room.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WAIT_S):
+                    await self._room.wait()
+            return
+        came: dict[int, list[KafkaRecord]] = {}
+        messages, errors = await self._reader.do(KafkaReader.read)
+        for message in messages:
+            error = message.error()
+            if error is None:
+                record = record_of(message)
+                came.setdefault(record.partition, []).append(record)
+                self._in_hand_bytes += len(record)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                await self._out_of_range(message.partition() or 0)
+            elif error.code() != KafkaError._PARTITION_EOF:
+                errors.append(error)
+        for error in errors:
+            self._trouble(error.str())
+        if came and self._gate.away:
+            self._gate.answered(await self._gate.passed())
+        for partition, records in came.items():
+            self._in_hand += len(records)
+            self._feeds[partition].add(records)
+
+    def _trouble(self, reason: str) -> None:
+        """The library goes on trying by itself."""
+        if not self._gate.away:
+            log.warning("flow %s: Kafka, topic %s: %s; it waits for it", self._flow.name, self._topic.name, reason)
+        self._gate.away = reason
+
+    async def _out_of_range(self, partition: int) -> None:
+        """What comes next is gone, or not there yet."""
+        feed = self._feeds[partition]
+        try:
+            low, high = await self._reader.do(lambda reader: reader.bounds(partition))
+        except KafkaException as error:
+            self._trouble(said_by_kafka(error))
+            feed.skip_to(feed.fetched)
+            return
+        where = f"topic {self._topic.name}, partition {partition}"
+        if feed.fetched < low:
+            lost = low - feed.fetched
+            self._counts.lost += lost
+            text = "flow %s: %s: %d records were deleted before they were read, from offset %d on; it goes on at %d"
+            log.warning(text, self._flow.name, where, lost, feed.fetched, low)
+            feed.skip_to(low)
+        elif feed.fetched > high:
+            text = "flow %s: %s ends at %d, and was read up to %d: Kafka has lost records; it goes on at the end"
+            log.error(text, self._flow.name, where, high, feed.fetched)
+            feed.skip_to(high)
+        else:
+            feed.skip_to(feed.fetched)
+
+
+def _another_store(flow: Flow) -> Client:
+    try:
+        return Client(flow.said.to, token=flow.token, timeout_s=flow.said.timeout_s)
+    except AddressError as error:
+        raise FlowError(flow.name, "to", str(error), "say penstock://HOST:PORT") from None

@@ -1,0 +1,81 @@
+"""Flow, store and broker are killed with SIGKILL while records come from Kafka: each is stored once, in its order."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock.sync import Client
+from tests.support.kafka_broker import KafkaBroker
+from tests.support.kafka_flows import KafkaFlows, flow_from, new_topic, producer, stored
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
+
+BY_DAY, BY_NIGHT = 4, 20
+PARTITIONS = 3
+PATIENCE_S = 180
+
+
+class SteadyProducer:
+    """Writes numbers to each partition until finish(), whatever is killed."""
+
+    def __init__(self, kafka: KafkaBroker, topic: str) -> None:
+        self.written = 0  # to each partition
+        self._topic = topic
+        self._producer = producer(kafka)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def finish(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.005):
+            for number in range(self.written, self.written + 10):
+                for partition in range(PARTITIONS):
+                    self._producer.produce(self._topic, b"%d" % number, partition=partition)
+            self.written += 10
+            self._producer.poll(0)
+        assert self._producer.flush(PATIENCE_S) == 0
+
+
+@pytest.mark.catalogue("I33")
+@pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.parametrize("kills", [BY_DAY, pytest.param(BY_NIGHT, marks=pytest.mark.nightly)])
+def test_each_record_is_stored_once(kafka: KafkaBroker, tmp_path: Path, kills: int, flush: str) -> None:
+    topic = new_topic(kafka, PARTITIONS)
+    store = StoreProcess(tmp_path, settings={"store.flush": flush})
+    flows = KafkaFlows(store, tmp_path, flow_from(kafka, topic))
+    writing = SteadyProducer(kafka, topic)
+    try:
+        with Client(store.url.replace("tcp://", "penstock://"), timeout_s=PATIENCE_S) as client:
+            for number in range(kills):
+                seen = count(client)
+                wait_until(lambda seen=seen: count(client) > seen + 50, PATIENCE_S)  # type: ignore[misc]
+                (flows.restart, store.restart, flows.restart, lambda: restart(kafka))[number % 4]()
+            writing.finish()
+            wait_until(lambda: count(client) >= PARTITIONS * writing.written, PATIENCE_S)
+            flows.terminate()
+            found = stored(client)
+        expected = [b"%d" % number for number in range(writing.written)]
+        assert {topic: len(payloads) for topic, payloads in found.items()} == {
+            f"in/{partition}": len(expected) for partition in range(PARTITIONS)
+        }
+        assert all(payloads == expected for payloads in found.values())
+    finally:
+        writing.finish()
+        flows.kill()
+        store.close()
+
+
+def count(client: Client) -> int:
+    return sum(map(len, stored(client).values()))
+
+
+def restart(kafka: KafkaBroker) -> None:
+    kafka.kill()
+    kafka.start()
