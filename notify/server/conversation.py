@@ -252,6 +252,7 @@ class Conversation:
         if not self._out.is_closing:
             self._out.tell(wire.Goodbye(reason))
             self._out.is_closing = True
+            self._held.clear()  # the peer sends again what has no answer, perhaps in other pieces
 
     def ping(self) -> None:
         self._answers.pinged()

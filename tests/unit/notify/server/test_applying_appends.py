@@ -293,3 +293,20 @@ def test_what_was_applied_before_a_step_failed_is_not_applied_again(
     assert store.end == store.log.end
     assert topic_end(store) == 1
     store.close()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_waits_on_a_connection_that_another_one_replaced_is_not_stored(bench: WireBench, is_first: bool) -> None:
+    """The peer sends it again there, perhaps in other pieces."""
+    other, old = bench.connect("gw-2"), bench.connect("producer:feed", Role.CLIENT)
+    other.ask(Append(1), records())
+    assert bench.store.applying.left_bytes
+    old.ask(Append(9), message(b"7", b"feed") + message(b"8", b"feed"))
+    new = bench.connect("producer:feed", Role.CLIENT)
+    again = new.ask(Append(8), message(b"7", b"feed"))
+    for each in (old, new) if is_first else (new, old):
+        finish(bench)
+        each.flush()
+    finish(bench)
+    assert isinstance(new.answer(again), Appended)
+    assert payloads(bench.store, "feed") == [b"7"]
