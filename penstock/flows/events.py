@@ -95,10 +95,10 @@ class EventWriter:
     def kafka(self, event: FlowEvent) -> tuple[list[tuple[str, str | bytes | None]], bytes]:
         """Headers and value of a record (CloudEvents, Kafka Protocol Binding 1.0). Raises Unfit."""
         if self._format == "raw":
-            headers = {**event.headers, ID_HEADER: event.id}
+            headers: list[tuple[str, str | bytes | None]] = [(ID_HEADER, event.id)]
             if event.content_type:
-                headers["content-type"] = event.content_type
-            return [(name, value.encode()) for name, value in headers.items()], event.payload
+                headers.append(("content-type", event.content_type))
+            return [*headers, *event.headers.items()] if event.headers else headers, event.payload
         if self._format == "cloudevents":
             return [("content-type", STRUCTURED.encode())], self.line(event)
         content_type = event.content_type or _content(event)[0]

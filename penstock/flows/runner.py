@@ -137,7 +137,7 @@ class FlowRunner:
                 continue
             passed += 1
             self.counts.passed += 1
-            if len(waiting) == most:
+            if len(waiting) == most < len(batch):
                 await self._start(batch, waiting)
                 waiting = []
         if not passed:
@@ -146,11 +146,11 @@ class FlowRunner:
             for delivery in left_out:
                 delivery.ack()
         if waiting:
-            await self._start(batch, waiting)
+            await self._start(batch, waiting, is_whole=len(waiting) == len(batch))
         self._let_go(batch)
 
-    async def _start(self, batch: Deliveries, items: list[tuple[Delivery, FlowEvent]]) -> None:
-        """Have them sent beside others, as soon as there is room.
+    async def _start(self, batch: Deliveries, items: list[tuple[Delivery, FlowEvent]], is_whole: bool = False) -> None:
+        """Have them sent beside others, as soon as there is room. `is_whole`: they are all of the batch.
 
         A store that was started again hands out anew what is still being sent here: that is waited for.
         """
@@ -158,7 +158,8 @@ class FlowRunner:
         self._held[batch] += 1
         log_offsets = [event.log_offset for _, event in items]
         earlier = {self._at_work[each] for each in log_offsets if each in self._at_work}
-        task = asyncio.create_task(self._send_behind(earlier, items) if earlier else self._send(items))
+        whole = batch if is_whole else None
+        task = asyncio.create_task(self._send_behind(earlier, items, whole) if earlier else self._send(items, whole))
         self._sending.add(task)
         self._at_work.update(dict.fromkeys(log_offsets, task))
 
@@ -189,12 +190,14 @@ class FlowRunner:
 
     # --- sending
 
-    async def _send_behind(self, earlier: set[asyncio.Task[None]], items: Sequence[tuple[Delivery, FlowEvent]]) -> None:
+    async def _send_behind(
+        self, earlier: set[asyncio.Task[None]], items: Sequence[tuple[Delivery, FlowEvent]], whole: Deliveries | None
+    ) -> None:
         await asyncio.wait(earlier)
-        await self._send(items)
+        await self._send(items, whole)
 
-    async def _send(self, items: Sequence[tuple[Delivery, FlowEvent]]) -> None:
-        """Until what became of each is settled."""
+    async def _send(self, items: Sequence[tuple[Delivery, FlowEvent]], whole: Deliveries | None = None) -> None:
+        """Until what became of each is settled. `whole`: the batch, if they are all of it."""
         while not self.gate.is_stopping:
             outages = await self.gate.passed()
             try:
@@ -216,8 +219,11 @@ class FlowRunner:
                 return
             self.gate.answered(outages)
             self.counts.sent += len(items)
-            for delivery, _ in items:
-                delivery.ack()
+            if whole is not None:
+                whole.ack()
+            else:
+                for delivery, _ in items:
+                    delivery.ack()
             return
 
     def _failed(self, delivery: Delivery, error: SinkFailed | SinkRefused | Unfit) -> None:

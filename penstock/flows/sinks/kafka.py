@@ -21,7 +21,7 @@ from penstock.flows.sinks.kafka_done import DoneMessages, DoneTopic
 from penstock.sdk.errors import ClientError
 from penstock.sdk.subscription import Subscription
 
-MOST: Final = 1_000  # events that it takes at a time
+MOST: Final = 2_000  # events that it takes at a time: all that a group hands out at once
 MOST_AT_ONCE: Final = 4_000  # of several sends, in one transaction
 TRANSACTION_S: Final = 60.0
 POLL_S: Final = 0.05
@@ -57,6 +57,11 @@ class WaitingSend:
         self.records = records
         self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.fault: KafkaError | None = None  # what Kafka says of one of them
+
+    def report(self, error: KafkaError | None, _: object = None) -> None:
+        """What Kafka says of one of its records; of several errors one of the message itself is kept."""
+        if error is not None and (self.fault is None or error.code() in _OF_THE_MESSAGE):
+            self.fault = error
 
     def settle(self, error: Exception | None) -> None:
         if self.answer.done():
@@ -243,8 +248,9 @@ class KafkaSink:
 
     def _produce_all(self, producer: Producer, sends: list[WaitingSend]) -> None:
         for send in sends:
+            report = send.report
             for record in send.records:
-                self._enqueue(producer, send, record)
+                self._enqueue(producer, record, report)
         if producer.flush(self._timeout_s + GRACE_S):
             producer.purge()
             producer.flush(0)
@@ -260,9 +266,10 @@ class KafkaSink:
             return
         producer.begin_transaction()
         for send in sends:
+            report = send.report
             for event, record in zip(send.events, send.records, strict=True):
                 if event.group_offset in new:
-                    self._enqueue(producer, send, record)
+                    self._enqueue(producer, record, report)
         if not any(send.fault for send in sends):
             then = done.with_messages(new)
             producer.produce(self._done_topic.name, then.encode(), self._done_topic.key, partition=0)
@@ -281,21 +288,17 @@ class KafkaSink:
         producer.abort_transaction(self._timeout_s + GRACE_S)
         self._judge(sends)
 
-    def _enqueue(self, producer: Producer, send: WaitingSend, record: Produced) -> None:
+    def _enqueue(self, producer: Producer, record: Produced, report: Callable[..., None]) -> None:
         """Raises KafkaException where the queue stays full."""
-
-        def report(error: KafkaError | None, _: object) -> None:
-            if error is not None and (send.fault is None or error.code() in _OF_THE_MESSAGE):
-                send.fault = error
-
+        topic, key, value, headers = record
         for _ in range(round((self._timeout_s + GRACE_S) / POLL_S)):
             try:
-                producer.produce(record.topic, record.value, record.key, headers=record.headers, on_delivery=report)
+                producer.produce(topic, value, key, headers=headers, on_delivery=report)
                 return
             except BufferError:
                 producer.poll(POLL_S)
             except KafkaException as error:
-                report(error.args[0], None)
+                report(error.args[0])
                 return
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
