@@ -58,13 +58,15 @@ tests/interop/js/node_modules: tests/interop/js/package-lock.json | packages
 	npm ci --no-audit --no-fund --prefix tests/interop/js
 	touch $@
 
-# A Kafka broker, for the tests of flows.
+# A Kafka broker, for the tests of flows, and Spark's connector to it, for their example.
 tests/kafka/jars: tests/kafka/pom.xml | packages
+tests/kafka/spark-jars: tests/kafka/spark-pom.xml | packages
+tests/kafka/jars tests/kafka/spark-jars:
 	rm -rf $@
 	mvn --batch-mode --quiet --file $< dependency:copy-dependencies
 	touch $@
 
-test: packages install lint types tests/interop/js/node_modules tests/kafka/jars
+test: packages install lint types tests/interop/js/node_modules tests/kafka/jars tests/kafka/spark-jars
 	-tests/helm/install-helm.sh "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
 	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup -m 'not nightly' $(IN_PARALLEL)
 	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'not alone and not nightly' $(SERVERS)
@@ -79,7 +81,7 @@ quick-tests:
 		tests/unit tests/property
 
 # What `make test` leaves to the night; docs/testing.md says why nothing is uncovered by day.
-nightly-tests: packages install tests/interop/js/node_modules tests/kafka/jars
+nightly-tests: packages install tests/interop/js/node_modules tests/kafka/jars tests/kafka/spark-jars
 	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'nightly and not alone' tests
 	$(PYTHON) -m pytest -m 'nightly and alone' tests
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -34,13 +34,17 @@ class FlowEvent(NamedTuple):
 
     id: str
     log_offset: int
-    time: datetime
+    stored_ms: int
     topic: str
     payload: bytes
     key: str
     content_type: str
     headers: dict[str, str]
     group_offset: int = -1  # its place in the queue of the flow's group
+
+    @property
+    def time(self) -> datetime:
+        return datetime.fromtimestamp(self.stored_ms / 1000, UTC)
 
 
 class Written(NamedTuple):
@@ -55,7 +59,7 @@ def event_of(flow: Flow, message: Message, group_offset: int = -1) -> FlowEvent:
     return FlowEvent(
         message.message_id,
         message.log_offset,
-        message.stored_at,
+        message.stored_ms,
         flow.topic.text(message) if flow.topic is not None else message.topic,
         flow.payload.made(message) if flow.payload is not None else message.payload,
         flow.key.text(message) if flow.key is not None else message.key or "",

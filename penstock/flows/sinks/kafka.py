@@ -139,7 +139,7 @@ class KafkaSink:
     def _record(self, event: FlowEvent) -> Produced:
         """Raises SinkRefused, Unfit."""
         topic = self._topic or event.topic
-        if not is_kafka_topic(topic):
+        if not self._topic and not is_kafka_topic(topic):
             raise SinkRefused(f"{topic[:200]!r} is no topic of Kafka")
         headers, value = self._writer.kafka(event)
         return Produced(topic, (event.key or event.topic).encode(), value, headers)

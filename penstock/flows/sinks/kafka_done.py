@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any, Final, Self
 
 import msgspec
@@ -68,27 +67,27 @@ class DoneMessages:
         self._acked = position.acked_offset
         self._offsets = frozenset(offset for offset in self._offsets if offset >= self._acked)
 
-    def missing(self, events: Iterable[FlowEvent]) -> dict[int, datetime]:
-        """The group_offset of each message that is not done, and when it was stored.
+    def missing(self, events: Iterable[FlowEvent]) -> dict[int, int]:
+        """The group_offset of each message that is not done, and when it was stored (Unix time in ms).
 
         A log that lost its end in a power cut counts on from there. So a message that was stored later than all that
         are done is another one, and so are those behind it.
         """
-        found: dict[int, datetime] = {}
+        found: dict[int, int] = {}
         for event in sorted(events, key=lambda event: event.group_offset):
             offset = event.group_offset
-            if offset in self._offsets and milliseconds(event.time) > self._newest_ms:
+            if offset in self._offsets and event.stored_ms > self._newest_ms:
                 self._offsets = frozenset(each for each in self._offsets if each < offset)
             if offset >= self._acked and offset not in self._offsets:
-                found[offset] = event.time
+                found[offset] = event.stored_ms
         return found
 
-    def with_messages(self, new: Mapping[int, datetime]) -> Self:
+    def with_messages(self, new: Mapping[int, int]) -> Self:
         """After a transaction with those of missing(). Raises SinkAway where it would be too many."""
         then = type(self)(None)
         then._log, then._began, then._acked = self._log, self._began, self._acked
         then._offsets = self._offsets | new.keys()
-        then._newest_ms = max(self._newest_ms, *map(milliseconds, new.values()))
+        then._newest_ms = max(self._newest_ms, *new.values())
         if len(then) > MOST:
             raise SinkAway(f"{MOST} messages are done behind message {self._acked} of the group, which somebody holds")
         return then
@@ -172,8 +171,3 @@ class DoneTopic:
         except msgspec.MsgspecError as error:
             reason = f"another program has written there, or a later version: {error}"
             raise SinkAway(f"Kafka: topic {self.name}: {reason}; give the flow another kafka.id") from None
-
-
-def milliseconds(time: datetime) -> int:
-    """Unix time."""
-    return round(time.timestamp() * 1000)

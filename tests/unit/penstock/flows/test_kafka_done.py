@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from penstock.flows.errors import SinkAway
@@ -13,8 +11,8 @@ from penstock.sdk.subscription import GroupPosition
 
 
 def event(offset: int, at_ms: int | None = None) -> FlowEvent:
-    time = datetime.fromtimestamp((1_000_000 + offset if at_ms is None else at_ms) / 1000, UTC)
-    return FlowEvent(f"id-{offset}", offset * 64, time, "t", b"", "", "", {}, offset)
+    stored_ms = 1_000_000 + offset if at_ms is None else at_ms
+    return FlowEvent(f"id-{offset}", offset * 64, stored_ms, "t", b"", "", "", {}, offset)
 
 
 def events(*offsets: int) -> list[FlowEvent]:
