@@ -103,7 +103,11 @@ class Expression:
             return self._variable(message)
         try:
             found = self._compiled.eval(data={name: make(message) for name, make in self._made})
-            value = found.plain_value() if isinstance(found.value(), list | dict) else found.value()
+            value = found.value()
+            if value is True or value is False:
+                return value
+            if isinstance(value, list | dict):
+                value = found.plain_value()
         except (RuntimeError, OverflowError, TypeError, ValueError) as error:
             raise Unfit(_said(error)) from None
         if found.type() == cel.Type.ERROR:
