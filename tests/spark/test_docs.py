@@ -60,8 +60,8 @@ def test_the_programs_run(
         for call in ("load", "start"):
             stated = f'.{call}("penstock://localhost:7700")'
             program = program.replace(stated, f'.option("token", "{TOKEN}").{call}("{url_of(apart)}")')
-        stated = '"penstock://localhost:7700", tier="s3://bucket/fleet"'
-        program = program.replace(stated, f'{fleet.path!r}, tier="{folder}/fleet"')
+        stated = 'table(spark, "penstock://localhost:7700"'
+        program = program.replace(stated, f'table(spark, {fleet.path!r}, tier="{folder}/fleet"')
         stated = 'explain("penstock://localhost:7700"'
         program = program.replace(stated, f'explain("{url_of(apart)}", token="{TOKEN}"')
         exec(program, {"spark": spark})
