@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-import time
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightqueue.errors import NoSuchPosition
 from lightqueue.queues._queues import Queue
+from store.moments import ago_ms
 
 if TYPE_CHECKING:  # a gateway without a store in its process does not import it
     from lightqueue.message_store import MessageStore
 
 FROM_NOW = -1
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class Followed(NamedTuple):
@@ -84,9 +83,9 @@ def _standing_at(store: MessageStore, queue: Queue, where: str) -> int:
 
 def time_ms(text: str) -> int:
     """Unix time in ms of `-1h` or an RFC 3339 time. Raises NoSuchPosition."""
-    ago = re.fullmatch(r"-(\d{1,9})([smhd])", text)
-    if ago:
-        return int((time.time() - int(ago[1]) * _UNITS_S[ago[2]]) * 1000)
+    ago = ago_ms(text)
+    if ago is not None:
+        return ago
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):

@@ -45,10 +45,11 @@ def run(
     settings = _settings(store, config, {"log_level": log_level, "log_format": log_format})
     try:
         from penstock.flows.process import serve
+
+        code = serve(settings, file)  # what only some flows need is imported there
     except ModuleNotFoundError as error:
         raise _not_installed(error) from None
-
-    raise typer.Exit(serve(settings, file))
+    raise typer.Exit(code)
 
 
 @flow.command("test")
@@ -64,10 +65,10 @@ def try_flows(
     settings = _settings(store, config)
     try:
         from penstock.flows.trial import trials
+
+        found = trials(settings, file, name, count)
     except ModuleNotFoundError as error:
         raise _not_installed(error) from None
-
-    found = trials(settings, file, name, count)
     if as_json:
         typer.echo(json.dumps(found))
         return

@@ -50,16 +50,7 @@ def sink_of(flow: Flow, client: Client, source: str) -> Sink:
 
         return PenstockSink(flow, client, source)
     if scheme in KAFKA:
-        return _kafka_sink(flow, writer)
-    raise FlowError(flow.name, "to", f"{to!r} is no place for messages", f"say {SCHEMES}")
-
-
-def _kafka_sink(flow: Flow, writer: EventWriter) -> Sink:
-    try:
         from penstock.flows.sinks.kafka import KafkaSink
-    except ModuleNotFoundError as error:
-        if error.name != "confluent_kafka":
-            raise
-        reason = "confluent-kafka is not installed"
-        raise FlowError(flow.name, "to", reason, "run: pip install 'penstock[flows,kafka]'") from None
-    return KafkaSink(flow, writer)
+
+        return KafkaSink(flow, writer)
+    raise FlowError(flow.name, "to", f"{to!r} is no place for messages", f"say {SCHEMES}")

@@ -148,13 +148,7 @@ class ClientConnection(ABC):
         link, outbox = self._link, self._outbox
         assert link is not None
         assert outbox is not None
-        link.goodbye()
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-        await link.left()
+        await link.leave("the client closes", self._tasks)
         self._link = self._outbox = None
         self._is_open = False
         for reading in list(link.readings):

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +15,7 @@ from penstock.columns import COLUMNS
 from penstock.spark.connection import StoreAccess
 from penstock.spark.errors import BadSparkOption
 from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, namespace_of, store_of
+from store.moments import ago_ms
 from store.namespaces import DEFAULT, MARK, Namespace, is_reserved
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -25,7 +25,6 @@ LOG_IDENTITY = "identity"  # of the log, in a stream's checkpoint
 MOST_PARTITIONS = 10_000
 AS_STORE_SAYS = "auto"  # in place of where the tier's table is: the store tells it
 MOST_NAME_CHARACTERS = 256
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @dataclass(frozen=True)
@@ -233,9 +232,9 @@ def _is_offset(value: object) -> bool:
 
 
 def _time_ms(name: str, text: str) -> int:
-    ago = re.fullmatch(r"-(\d{1,9})([smhd])", text)
-    if ago:
-        return int((time.time() - int(ago[1]) * _UNITS_S[ago[2]]) * 1000)
+    ago = ago_ms(text)
+    if ago is not None:
+        return ago
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is not None:

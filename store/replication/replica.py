@@ -1,6 +1,6 @@
 """The rules of one store of a cluster: what it sends, what it accepts, and when it leads. No I/O.
 
-Whoever holds it calls it in each turn, passes what Kafka answered and the time of a monotonic clock, and does what the
+Its owner calls it in each turn, passes what Kafka answered and the time of a monotonic clock, and does what the
 returned actions say, in their order. docs/internals.md ("A cluster") says who owns what.
 """
 

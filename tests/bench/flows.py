@@ -23,7 +23,6 @@ import psutil
 from aiohttp import web
 from confluent_kafka import Producer
 
-from loadtest.chaos.part import Part
 from loadtest.ports import free_port
 from notify.links.address import StoreAddress
 from penstock.sdk.client import Client
@@ -31,6 +30,7 @@ from penstock.store_client import StoreClient
 from penstock.sync import Client as SyncClient
 from store.wire.group_messages import GroupList, GroupsListed
 from store.wire.messages import Role
+from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.store_process import StoreProcess
 
@@ -41,10 +41,6 @@ PAYLOAD = b'{"celsius": %d.5, "humidity": 61.2, "battery": 3.71, "device": "dev-
 PATIENCE_S = 300
 
 
-class Flows(Part):
-    says = "flows"
-
-
 def fill(store: StoreProcess, count: int) -> None:
     with SyncClient(store.url.replace("tcp://", "penstock://")) as client:
         for at in range(0, count, 10_000):
@@ -53,9 +49,7 @@ def fill(store: StoreProcess, count: int) -> None:
 
 def flowing_s(folder: Path, store: StoreProcess, name: str, text: str, count: int) -> tuple[float, float]:
     """Seconds, and seconds of the flows' CPU, until a flow is through with all messages."""
-    file = folder / f"{name}.toml"
-    file.write_text(f'[flow.{name}]\nfrom = "plant/#"\n{text}\n')
-    part = Flows(folder / "flows.log", ["flow", "run", str(file), "--store", store.url], {}, admin=False)
+    part = FlowsPart(store, folder, f'[flow.{name}]\nfrom = "plant/#"\n{text}\n')
     try:
         process = psutil.Process(part.process.pid)
         began_s, before = time.monotonic(), process.cpu_times()

@@ -20,8 +20,9 @@ from confluent_kafka import Consumer, TopicPartition
 from penstock.sdk.client import Client
 from penstock.sdk.many import ToPublish
 from penstock.sync import Client as SyncClient
+from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
-from tests.support.kafka_flows import KafkaFlows, new_topic, producer
+from tests.support.kafka_flows import new_topic, producer
 from tests.support.store_process import StoreProcess
 
 COUNT, PARTITIONS, TOGETHER = 200_000, 3, 500
@@ -71,7 +72,7 @@ def flowing(folder: Path, kafka: KafkaBroker, topic: str, store: StoreProcess, c
     folder.mkdir()
     mapped = f'map = {{ topic = "{to}/{{key}}" }}'
     text = f'[flow.{to}]\nfrom = "kafka://{kafka.url}/{topic}"\nto = "penstock:"\n{mapped}\n'
-    flows = KafkaFlows(store, folder, text)
+    flows = FlowsPart(store, folder, text)
     try:
         began_s = time.monotonic()
         while len(list(client.read(f"{to}/end"))) < PARTITIONS:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.chaos.part import Part
 from penstock.sdk.errors import ClientError
 from penstock.sync import Client
+from tests.support.flows_part import FlowsPart
 from tests.support.hook_server import CUT, HookServer, Request
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
@@ -87,10 +87,8 @@ def test_the_ledger_closes_after_kills_of_flows_and_store(tmp_path: Path, hook: 
     hook.answer = moody
     store = StoreProcess(tmp_path)
     url = store.url.replace("tcp://", "penstock://")
-    file = tmp_path / "flows.toml"
     lines = tmp_path / "lines.ndjson"
-    file.write_text(FLOWS.format(hook=hook.url, file=lines))
-    flows = FlowsPart(tmp_path / "flows.log", ["flow", "run", str(file), "--store", store.url], {}, admin=False)
+    flows = FlowsPart(store, tmp_path, FLOWS.format(hook=hook.url, file=lines))
     publisher = SteadyPublisher(url)
     try:
         for number in range(kills):
@@ -113,10 +111,6 @@ def test_the_ledger_closes_after_kills_of_flows_and_store(tmp_path: Path, hook: 
         publisher.finish()
         flows.kill()
         store.close()
-
-
-class FlowsPart(Part):
-    says = "flows"
 
 
 def in_file(path: Path) -> list[int]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.sync import Client
+from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
-from tests.support.kafka_flows import KafkaFlows, flow_from, new_topic, producer, stored
+from tests.support.kafka_flows import flow_from, new_topic, producer, stored
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
@@ -49,7 +50,7 @@ class SteadyProducer:
 def test_each_record_is_stored_once(kafka: KafkaBroker, tmp_path: Path, kills: int, flush: str) -> None:
     topic = new_topic(kafka, PARTITIONS)
     store = StoreProcess(tmp_path, settings={"store.flush": flush})
-    flows = KafkaFlows(store, tmp_path, flow_from(kafka, topic))
+    flows = FlowsPart(store, tmp_path, flow_from(kafka, topic))
     writing = SteadyProducer(kafka, topic)
     try:
         with Client(store.url.replace("tcp://", "penstock://"), timeout_s=PATIENCE_S) as client:

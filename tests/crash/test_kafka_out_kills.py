@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from penstock.sync import Client
-from tests.crash.test_flow_kills import FlowsPart, SteadyPublisher
+from tests.crash.test_flow_kills import SteadyPublisher
+from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_topics import committed, headers, values
 from tests.support.store_process import StoreProcess
@@ -48,9 +49,7 @@ def test_kafka_has_each_message_once(tmp_path: Path, kafka: KafkaBroker, kills: 
     kafka.create_topic(f"{topic}.once", partitions=2)
     kafka.create_topic(f"{topic}.least", partitions=2)
     store = StoreProcess(tmp_path)
-    file = tmp_path / "flows.toml"
-    file.write_text(FLOWS.format(kafka=kafka.url, topic=topic))
-    flows = FlowsPart(tmp_path / "flows.log", ["flow", "run", str(file), "--store", store.url], {}, admin=False)
+    flows = FlowsPart(store, tmp_path, FLOWS.format(kafka=kafka.url, topic=topic))
     url = store.url.replace("tcp://", "penstock://")
     publisher = SteadyPublisher(url)
     try:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.chaos.part import Part
 from penstock.sync import Client
+from tests.support.flows_part import FlowsPart
 from tests.support.hook_server import CUT, SILENT, HookServer
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until as until
@@ -26,18 +26,6 @@ PATIENCE_S = 60
 
 def wait_until(condition: Any) -> None:
     until(condition, PATIENCE_S)
-
-
-class Flows(Part):
-    """`penstock flow run` on a store."""
-
-    says = "flows"
-
-    def __init__(self, store: StoreProcess, folder: Path, text: str, environment: dict[str, str] | None = None) -> None:
-        self.file = folder / "flows.toml"
-        self.file.write_text(text)
-        command = ["flow", "run", str(self.file), "--store", store.url]
-        super().__init__(folder / "flows.log", command, {}, environment, admin=False)
 
 
 @pytest.fixture
@@ -62,10 +50,10 @@ def client(store: StoreProcess) -> Iterator[Client]:
 
 @pytest.fixture
 def started(store: StoreProcess, tmp_path: Path) -> Iterator[Any]:
-    parts: list[Flows] = []
+    parts: list[FlowsPart] = []
 
-    def start(text: str, environment: dict[str, str] | None = None) -> Flows:
-        parts.append(Flows(store, tmp_path, text, environment))
+    def start(text: str, environment: dict[str, str] | None = None) -> FlowsPart:
+        parts.append(FlowsPart(store, tmp_path, text, environment))
         wait_until(lambda: (found := groups(store)) and all(row["consumers"] for row in found))
         return parts[-1]
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from penstock.sync import Client
-from tests.interop.test_flows import Flows, wait_until
+from tests.interop.test_flows import wait_until
 from tests.spark.session import environment
+from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.server_process import ROOT
 from tests.support.store_process import StoreProcess
@@ -29,7 +30,7 @@ def test_averages_come_back(kafka: KafkaBroker, tmp_path: Path) -> None:
     for topic in ("telemetry", "averages"):
         kafka.create_topic(topic)
     text = (EXAMPLE / "flows.toml").read_text().replace("127.0.0.1:9092", kafka.url)
-    flows = Flows(store, tmp_path, text)
+    flows = FlowsPart(store, tmp_path, text)
     program = [sys.executable, str(EXAMPLE / "averages.py"), kafka.url, str(tmp_path / "state")]
     jars = ",".join(map(str, sorted(JARS.glob("*.jar"))))
     submitted = {"PYSPARK_SUBMIT_ARGS": f"--master local[2] --conf spark.ui.enabled=false --jars {jars} pyspark-shell"}

@@ -15,8 +15,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.cimpl import NewPartitions
 
 from penstock.sync import Client
+from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
-from tests.support.kafka_flows import KafkaFlows, flow_from, new_topic, produce, producer, stored
+from tests.support.kafka_flows import flow_from, new_topic, produce, producer, stored
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until as until
 
@@ -26,7 +27,7 @@ SMALL_FRAMES = {
     "wire.credit_bytes": 262_144,
     "gateway.maximum_packet_size_bytes": 30_000,
 }
-Start = Callable[..., KafkaFlows]
+Start = Callable[..., FlowsPart]
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
@@ -48,12 +49,12 @@ def client(store: StoreProcess) -> Iterator[Client]:
 
 @pytest.fixture
 def start(store: StoreProcess, tmp_path: Path) -> Iterator[Start]:
-    parts: list[KafkaFlows] = []
+    parts: list[FlowsPart] = []
 
-    def start(text: str) -> KafkaFlows:
+    def start(text: str) -> FlowsPart:
         folder = tmp_path / f"flows-{len(parts)}"
         folder.mkdir()
-        parts.append(KafkaFlows(store, folder, text))
+        parts.append(FlowsPart(store, folder, text))
         return parts[-1]
 
     yield start

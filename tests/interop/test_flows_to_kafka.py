@@ -14,7 +14,8 @@ import pytest
 
 from penstock.sync import Client
 from tests.interop.programs import penstock, run
-from tests.interop.test_flows import Flows, letters, wait_until
+from tests.interop.test_flows import letters, wait_until
+from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_topics import committed, headers, values
 from tests.support.store_process import StoreProcess
@@ -40,12 +41,12 @@ def topic() -> str:
 
 @pytest.fixture
 def flows(store: StoreProcess, tmp_path: Path) -> Iterator[Any]:
-    parts: list[Flows] = []
+    parts: list[FlowsPart] = []
 
-    def start(text: str) -> Flows:
+    def start(text: str) -> FlowsPart:
         folder = tmp_path / f"flows-{len(parts)}"
         folder.mkdir()
-        parts.append(Flows(store, folder, text))
+        parts.append(FlowsPart(store, folder, text))
         return parts[-1]
 
     yield start

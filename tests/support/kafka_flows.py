@@ -5,28 +5,13 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 
 from confluent_kafka import Producer
 
-from loadtest.chaos.part import Part
 from penstock.sync import Client
 from tests.support.kafka_broker import KafkaBroker
-from tests.support.store_process import StoreProcess
 
 FLUSH_S = 120
-
-
-class KafkaFlows(Part):
-    """`penstock flow run` on a store."""
-
-    says = "flows"
-
-    def __init__(self, store: StoreProcess, folder: Path, text: str) -> None:
-        file = folder / "flows.toml"
-        file.write_text(text)
-        command = ["flow", "run", str(file), "--store", store.url]
-        super().__init__(folder / "flows.log", command, {}, admin=False)
 
 
 def new_topic(kafka: KafkaBroker, partitions: int = 1, **config: object) -> str:

@@ -15,7 +15,6 @@ import secrets
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -107,13 +106,7 @@ class OperatorConnection:
     async def __aexit__(
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
-        self._link.goodbye("the console stops")
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-        await self._link.left()
+        await self._link.leave("the console stops", self._tasks)
         self._link.requests.fail_all(StoreUnavailable("the console stops"))
 
     @property

@@ -50,7 +50,7 @@ class Produced(NamedTuple):
 
 
 class WaitingSend:
-    """Events that somebody waits for."""
+    """Events that a caller of send() waits for."""
 
     def __init__(self, events: Sequence[FlowEvent], records: Sequence[Produced]) -> None:
         self.events = events
@@ -87,7 +87,7 @@ class KafkaSink:
             reason = "says no topic"
             raise FlowError(flow.name, "to", reason, "say kafka://HOST:9092/TOPIC, or map.topic for each message")
         self._writer = writer
-        self._name, self._topic = flow.name, place.topic
+        self._topic = place.topic
         self._timeout_s = flow.said.timeout_s
         self._brokers_say = ""  # the last thing, of a connection
         id_ = flow.said.kafka.id or f"penstock.flow.{flow.name}"
@@ -149,15 +149,17 @@ class KafkaSink:
             sends = self._taken()
             try:
                 await self._send_some(sends)
-            except (SinkAway, SinkLost) as error:  # what waits is sent behind these, so it waits at the gate as well
-                sends += self._waiting
-                self._waiting = []
-                for send in sends:
-                    send.settle(error)
+            except (SinkAway, SinkLost) as error:
+                self._fail(sends, error)
             except BaseException as error:
-                for send in sends:
-                    send.settle(error if isinstance(error, Exception) else SinkAway("the flow ends"))
+                self._fail(sends, error if isinstance(error, Exception) else SinkAway("the flow ends"))
                 raise
+
+    def _fail(self, sends: list[WaitingSend], error: Exception) -> None:
+        """What waits is sent behind these, so it waits at the gate as well."""
+        for send in (*sends, *self._waiting):
+            send.settle(error)
+        self._waiting = []
 
     def _taken(self) -> list[WaitingSend]:
         """What goes together."""
@@ -179,16 +181,17 @@ class KafkaSink:
             await self._place()
         await self._in_thread(self._produce, sends)
         refused = [send for send in sends if send.fault is not None]
-        if not refused or self._done is None:  # the others are there: there was no transaction
-            for send in sends:
-                if send.fault is None:
-                    send.settle(None)
-        if len(sends) > 1:  # Kafka refuses a batch of records for one of them
-            for send in sends if self._done is not None and refused else refused:
-                send.fault = None
-                await self._send_some([send])
-        elif refused and sends[0].fault is not None:
+        again = sends if refused and self._done is not None else refused  # a transaction is there as a whole, or not
+        if len(sends) == 1 and refused:
+            assert sends[0].fault is not None
             sends[0].settle(SinkRefused(sends[0].fault.str()))
+            return
+        for send in sends:
+            if send not in again:
+                send.settle(None)
+        for send in again:  # each alone: Kafka refuses a batch of records for one of them
+            send.fault = None
+            await self._send_some([send])
 
     async def _place(self) -> None:
         """Learn what the store has of the group now."""
@@ -224,6 +227,9 @@ class KafkaSink:
             failure = self._failure(error.args[0])
             self._forget()
             raise failure from None
+        except TimeoutError:  # of what an AdminClient was asked
+            self._forget()
+            raise SinkAway(self._why("it did not answer in time")) from None
 
     def _forget(self) -> None:
         """Drop the producer and what it knows."""
@@ -264,29 +270,29 @@ class KafkaSink:
         new = done.missing([event for send in sends for event in send.events])
         if not new:
             return
+        then = done.with_messages(new)
         producer.begin_transaction()
         for send in sends:
             report = send.report
             for event, record in zip(send.events, send.records, strict=True):
                 if event.group_offset in new:
                     self._enqueue(producer, record, report)
+        failure: KafkaException | None = None
         if not any(send.fault for send in sends):
-            then = done.with_messages(new)
             producer.produce(self._done_topic.name, then.encode(), self._done_topic.key, partition=0)
             try:
                 producer.commit_transaction(self._timeout_s + GRACE_S)
             except KafkaException as error:
                 if not error.args[0].txn_requires_abort():
                     raise  # it may have been committed: the topic says so when it is read again
-                producer.abort_transaction(self._timeout_s + GRACE_S)
-                self._judge(sends)
-                if not any(send.fault for send in sends):
-                    raise
+                failure = error
             else:
                 self._done = then
-            return
+                return
         producer.abort_transaction(self._timeout_s + GRACE_S)
         self._judge(sends)
+        if failure is not None and not any(send.fault for send in sends):
+            raise failure
 
     def _enqueue(self, producer: Producer, record: Produced, report: Callable[..., None]) -> None:
         """Raises KafkaException where the queue stays full."""

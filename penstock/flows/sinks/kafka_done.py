@@ -5,7 +5,6 @@ The store's own position is behind that by what was not acknowledged yet, so thi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
@@ -19,8 +18,6 @@ from penstock.flows.errors import SinkAway
 from penstock.flows.events import FlowEvent
 from penstock.sdk.subscription import GroupPosition
 from store.state.offset_ranges import as_ranges, in_ranges
-
-log = logging.getLogger("penstock.flows")
 
 MOST: Final = 50_000
 """Messages that are done while one before them is not."""
@@ -89,7 +86,9 @@ class DoneMessages:
         then._offsets = self._offsets | new.keys()
         then._newest_ms = max(self._newest_ms, *new.values())
         if len(then) > MOST:
-            raise SinkAway(f"{MOST} messages are done behind message {self._acked} of the group, which somebody holds")
+            raise SinkAway(
+                f"{MOST} messages are done behind message {self._acked} of the group, which another consumer holds"
+            )
         return then
 
     def encode(self) -> bytes:

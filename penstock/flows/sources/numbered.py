@@ -10,7 +10,6 @@ appends under its name, since the store ends a connection whose name comes again
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Final
 
 from penstock.sdk.errors import ClientError, ConnectionLost
@@ -70,11 +69,5 @@ class NumberedAppends:
         return future
 
     async def close(self) -> None:
-        self._link.goodbye("the flow ends")
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-        await self._link.left()
+        await self._link.leave("the flow ends", self._tasks)
         self._link.requests.fail_all(ConnectionLost("the flow ends"))

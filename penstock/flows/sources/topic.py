@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +18,13 @@ from penstock.flows.kafka_place import KafkaPlace, kafka_place
 from penstock.flows.sources.records import KafkaRecord
 from penstock.sdk.errors import BadPosition
 from penstock.sdk.positions import moment
+from store.moments import ago_ms
 
 MOST_READ: Final = 1_000  # at a time
 FETCHED_KB: Final = 16_384  # that the library holds besides
 TIMEOUT_S: Final = 10.0
 WAIT_S: Final = 0.2  # for records, before it is looked at what else is to do
-SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # of a topic, where brokers give none
-_AGO = re.compile(r"-(\d+)([smhd])")
 T = TypeVar("T")
 
 
@@ -145,10 +143,8 @@ class PartitionStart:
         return reader.offset_at(partition, self._time_ms())
 
     def _time_ms(self) -> int:
-        ago = _AGO.fullmatch(self._said)
-        if ago is not None:
-            return int((time.time() - int(ago[1]) * SECONDS[ago[2]]) * 1000)
-        return int(datetime.fromisoformat(self._said).timestamp() * 1000)
+        ago = ago_ms(self._said)
+        return ago if ago is not None else int(datetime.fromisoformat(self._said).timestamp() * 1000)
 
 
 def topic_place(flow: Flow) -> KafkaPlace:

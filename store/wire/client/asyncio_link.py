@@ -12,7 +12,7 @@ import logging
 import random
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,6 +178,16 @@ class AsyncioLink(asyncio.Protocol, ABC):
                 async with asyncio.timeout(LEAVING_S):
                     await self._ended.wait()
             self._leaving.abort()
+
+    async def leave(self, reason: str, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Say goodbye, end the tasks that drive this link, and wait until the connection is closed."""
+        self.goodbye(reason)
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        await self.left()
 
     # --- asyncio.Protocol
 
