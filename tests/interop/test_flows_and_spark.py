@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from penstock.sync import Client
-from tests.interop.test_flows import wait_until
 from tests.spark.session import environment
 from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.server_process import ROOT
 from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
 
 EXAMPLE = ROOT / "examples/flows"
+PATIENCE_S = 240  # Spark starts, and runs its first batches, on a machine that may be busy
 JARS = ROOT / "tests/kafka/spark-jars"
 
 
@@ -51,8 +52,8 @@ def test_averages_come_back(kafka: KafkaBroker, tmp_path: Path) -> None:
                 found = [json.loads(each.payload) for each in client.read(f"averages/plant/{number}/temp")]
                 return found[-1] if found else None
 
-            wait_until(lambda: newest(0) == {"count": 5, "celsius": 4.0})
-            wait_until(lambda: newest(1) == {"count": 5, "celsius": 5.0})
+            wait_until(lambda: newest(0) == {"count": 5, "celsius": 4.0}, PATIENCE_S)
+            wait_until(lambda: newest(1) == {"count": 5, "celsius": 5.0}, PATIENCE_S)
     finally:
         os.killpg(averages.pid, signal.SIGKILL)  # Java as well
         averages.wait()
