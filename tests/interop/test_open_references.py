@@ -44,6 +44,7 @@ BY_REF: dict[type[WireMessage], Callable[[int], WireMessage]] = {
     of_group.Ack: lambda ref: of_group.Ack(ref, RECEIPTS),
     of_group.ChangeInvisible: lambda ref: of_group.ChangeInvisible(ref, RECEIPTS, 1_000),
     of_group.Reject: lambda ref: of_group.Reject(ref, RECEIPTS, None, ""),
+    of_group.GroupWhere: of_group.GroupWhere,
 }
 """What names something open by its number."""
 ASKED = {kind.message for kind in KINDS if kind.asked}
