@@ -12,7 +12,7 @@ from typing import Literal
 from gateway.listen_address import PATTERN as PATTERN_OF_LISTEN
 from gateway.listen_address import SHAPE as SHAPE_OF_LISTEN
 from gateway.listen_address import WEBSOCKET_PATH
-from notify.links.address import PATTERN, SHAPE
+from notify.links.address import CLUSTER_PATTERN, CLUSTER_SHAPE
 
 MIB = 1024 * 1024
 DAY_S = 24 * 60 * 60
@@ -308,9 +308,10 @@ class GatewaySettings:
     store: str | None = field(
         default=None,
         metadata={
-            "doc": "Address of the store of `penstock gateway`: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.",
-            "shape": SHAPE,
-            "pattern": PATTERN,
+            "doc": "Address of the store of `penstock gateway`: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH; of "
+            "the stores of a cluster tcp://HOST:PORT,HOST:PORT, or a DNS name of all of them.",
+            "shape": CLUSTER_SHAPE,
+            "pattern": CLUSTER_PATTERN,
         },
     )
     store_token: str = field(

@@ -13,7 +13,7 @@ from notify.links.address import StoreAddress
 from penstock.errors import ConnectionFailed, PenstockError
 from store.errors import HandshakeRefused, StoreAway, WireError
 from store.wire.base import WireMessage
-from store.wire.client.blocking_link import BlockingLink, BlockingTimes, open_socket
+from store.wire.client.blocking_link import BlockingTimes, connect
 from store.wire.client.request_errors import RequestErrors
 from store.wire.handshake import VERSIONS
 from store.wire.messages import FailureCode, Hello, Role
@@ -43,14 +43,12 @@ class StoreClient:
         self._url = address.url
         hello = Hello(list(VERSIONS), role, _own_name(), token, namespace="*")
         try:
-            connected = open_socket(address, None if tls is None else lambda: tls, times)
+            self._link = connect(address, None if tls is None else lambda: tls, times, hello)
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConnectionFailed(
                 f"{address.url}: cannot connect ({reason}); start `penstock store`, or name another with --store"
             ) from None
-        try:
-            self._link = BlockingLink(connected, hello, times)
         except (HandshakeRefused, StoreAway, WireError) as error:
             self._failed(error)
 

@@ -222,8 +222,11 @@ class WireError(StoreError):
 class HandshakeRefused(StoreError):
     """The store does not let this peer in."""
 
-    def __init__(self, reason: str, message: str, retry_s: int = 0) -> None:
-        """`retry_s`: after so many seconds it may; 0: not known."""
+    def __init__(self, reason: str, message: str, retry_s: int = 0, leader: str = "") -> None:
+        """`retry_s`: after so many seconds it may; 0: not known. `leader`: IP:PORT of the store that leads the cluster,
+        where that is why, and it is known.
+        """
         self.reason = reason
         self.retry_s = retry_s
+        self.leader = leader
         super().__init__(f"the store refused the connection ({reason}): {message}")

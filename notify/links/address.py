@@ -8,11 +8,15 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from notify.errors import NotifyError
-from store.wire.client.address import WireAddress
+from store.wire.client.address import WireAddress, store_ports
 
 SHAPE = "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH"
-PATTERN = r"(?:tcp|tls)://(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):(?P<port>\d{1,5})|unix:///.+"
+_PORT = r"(\[[0-9A-Fa-f:.]+\]|[^\s/:@,\[\]]+):"
+PATTERN = rf"(?:tcp|tls)://{_PORT}(?P<port>\d{{1,5}})|unix:///.+"
 """The form of an address, for people and for the settings."""
+CLUSTER_SHAPE = "tcp://HOST:PORT[,HOST:PORT], tls://HOST:PORT or unix:///PATH"
+CLUSTER_PATTERN = rf"(?:tcp|tls)://{_PORT}(?P<port>\d{{1,5}})(,{_PORT}\d{{1,5}}){{0,15}}|unix:///.+"
+"""The same where the stores of a cluster may be named."""
 CREDENTIALS = re.compile(r"^((?:[a-z]+:/+)?).*@", re.DOTALL)
 """Up to the last `@`, so that a URL with a mistake, such as `redis:/user:pass/word@host`, shows no more."""
 QUERY = re.compile(r"\?.+$", re.DOTALL)
@@ -23,7 +27,10 @@ class StoreAddressError(NotifyError):
 
 
 class StoreAddress(WireAddress):
-    """The address at which a store listens: `tcp://HOST:PORT`, `tls://HOST:PORT` or `unix:///PATH`."""
+    """The address at which a store listens: `tcp://HOST:PORT`, `tls://HOST:PORT` or `unix:///PATH`.
+
+    To connect to, the stores of a cluster are one address: `tcp://HOST:PORT,HOST:PORT`, or a DNS name of all of them.
+    """
 
     __slots__ = ()
 
@@ -34,9 +41,12 @@ class StoreAddress(WireAddress):
         with suppress(ValueError):  # a port that is no number
             if parts.scheme == "unix" and parts.path:
                 return cls(url, path=parts.path)
-            if parts.scheme in ("tcp", "tls") and parts.hostname and (parts.port or (any_port and parts.port == 0)):
-                return cls(url, parts.hostname, parts.port, is_tls=parts.scheme == "tls")
-        raise StoreAddressError(f"{url}: not the address of a store; use {SHAPE}")
+            if parts.scheme in ("tcp", "tls") and not (parts.path.strip("/") or parts.query or parts.fragment):
+                ports = store_ports(parts.netloc)
+                (host, port), *others = ports
+                if all(each.port or any_port for each in ports):
+                    return cls(url, host, port, is_tls=parts.scheme == "tls", others=tuple(others))
+        raise StoreAddressError(f"{url}: not the address of a store; use {CLUSTER_SHAPE}")
 
 
 def is_loopback(host: str) -> bool:

@@ -195,8 +195,9 @@ class ClientLink(AsyncioLink):
         return super()._tls_ended(error)
 
     def _refused(self, error: HandshakeRefused) -> str:
-        self.refused = error
-        self.tried.set()
+        if error.reason != wire.RefusedReason.NOT_LEADER:
+            self.refused = error
+            self.tried.set()
         return str(error)
 
     # --- leaving

@@ -17,11 +17,11 @@ from penstock.sdk.address import Address
 from penstock.spark.errors import RequestFailed, StoreRefusesUs, StoreUnreachable
 from store.errors import HandshakeRefused, StoreAway, WireError
 from store.wire.base import WireMessage
-from store.wire.client.blocking_link import BlockingLink, BlockingTimes, open_socket
+from store.wire.client.blocking_link import BlockingLink, BlockingTimes, connect
 from store.wire.client.request_errors import RequestErrors
 from store.wire.frames import Frame
 from store.wire.handshake import VERSIONS
-from store.wire.messages import Hello, Role, Welcome
+from store.wire.messages import Hello, RefusedReason, Role, Welcome
 
 CONNECT_TIMEOUT_S = 5.0
 SILENT_S = 10.0  # a store that sends no byte for so long, and no answer to a Ping, is away
@@ -56,8 +56,7 @@ class StoreAccess:
         times = BlockingTimes(CONNECT_TIMEOUT_S, SILENT_S, IDLE_S)
         hello = Hello(list(VERSIONS), Role.CLIENT, name, self.token, self.user, self.password, namespace=self.namespace)
         try:
-            connected = open_socket(self.address, self._trusted if self.address.is_tls else None, times)
-            return BlockingLink(connected, hello, times)
+            return connect(self.address, self._trusted if self.address.is_tls else None, times, hello)
         except ssl.SSLCertVerificationError as error:
             text = f"its certificate is not trusted ({error.verify_message}); give tlsCaFile"
             raise StoreRefusesUs(f"{url}: {text}") from None
@@ -66,7 +65,8 @@ class StoreAccess:
         except OSError as error:
             raise StoreUnreachable(f"{url}: cannot connect ({error.strerror or error}); is it running?") from None
         except HandshakeRefused as error:
-            raise StoreRefusesUs(f"{url}: {error}") from None
+            no_leader = error.reason == RefusedReason.NOT_LEADER
+            raise (StoreUnreachable if no_leader else StoreRefusesUs)(f"{url}: {error}") from None
         except (StoreAway, WireError) as error:
             raise StoreUnreachable(f"{url}: {error}") from None
 

@@ -166,7 +166,7 @@ class ClientHandshake:
             case Welcome() if answer.version in self._hello.versions:
                 return answer
             case Refused():
-                raise HandshakeRefused(answer.reason, answer.message, answer.retry_s)
+                raise HandshakeRefused(answer.reason, answer.message, answer.retry_s, answer.leader)
         raise WireError(f"{type(answer).__name__} in answer to a Hello")
 
 

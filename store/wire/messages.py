@@ -74,6 +74,7 @@ class RefusedReason(StrEnum):
     USER = "user"
     LIMITED = "limited"  # too many failed logins; Refused.retry_s says for how long
     BANNED = "banned"
+    NOT_LEADER = "not_leader"  # another store of the cluster is, or none at the moment; see Refused.leader
 
 
 class FailureCode(StrEnum):
@@ -158,6 +159,7 @@ class Refused(WireMessage, frozen=True, forbid_unknown_fields=False):
     reason: str
     message: str
     retry_s: Count = 0  # after so many seconds it may be let in; 0: not said
+    leader: Name = ""  # IP:PORT of the store that leads, if the reason is NOT_LEADER and it is known
 
 
 # --- either side

@@ -38,7 +38,7 @@ from store.wire.handshake import (
     RIGHTS_VERSION,
     VERSIONS,
 )
-from store.wire.messages import Hello, Role, Welcome
+from store.wire.messages import Hello, RefusedReason, Role, Welcome
 from store.wire.operator_messages import (
     DeadLetters,
     DescribeClient,
@@ -233,4 +233,5 @@ class _OperatorLink(AsyncioLink):
         return f"no TLS connection ({error.reason}); see gateway.store_ca_file and wire.tls_certificate"
 
     def _refused(self, error: HandshakeRefused) -> str:
-        return f"not let in as an operator: {error}; see wire.operator_token"
+        remedy = "" if error.reason == RefusedReason.NOT_LEADER else "; see wire.operator_token"
+        return f"not let in as an operator: {error}{remedy}"

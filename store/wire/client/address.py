@@ -1,16 +1,102 @@
-"""The address of a store as a link uses it. Each user of the client parses its own URLs into one."""
+"""The address of a store, or of the stores of a cluster, as a link uses it; and in which order it tries them. No I/O.
+
+Each user of the client parses its own URLs into one.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+
+class StorePort(NamedTuple):
+    """A host, by name or IP address, and the TCP port of a store there."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str, default: int | None = None) -> StorePort:
+        """HOST:PORT; without a port `default` holds, if there is one. Raises ValueError."""
+        parts = urlsplit(f"//{text}")
+        port = default if parts.port is None else parts.port
+        if not parts.hostname or port is None or parts.netloc != text or "@" in text:
+            raise ValueError(f"{text!r} is not HOST:PORT")
+        return cls(parts.hostname, port)
 
 
 @dataclass(frozen=True, slots=True)
 class WireAddress:
-    """A parsed URL: either the `path` of a Unix socket, or `host` and `port`."""
+    """A parsed URL: the `path` of a Unix socket, or `host` and `port`, with `others` of the same cluster."""
 
     url: str
     host: str = ""
     port: int = 0
     path: str = ""
     is_tls: bool = False
+    others: tuple[StorePort, ...] = ()
+
+    @property
+    def ports(self) -> tuple[StorePort, ...]:
+        """All of TCP."""
+        return () if self.path else (StorePort(self.host, self.port), *self.others)
+
+
+def store_ports(netloc: str, default: int | None = None) -> list[StorePort]:
+    """HOST:PORT, or several with commas in between. Raises ValueError."""
+    return [StorePort.parse(each, default) for each in netloc.split(",")]
+
+
+class Endpoint(NamedTuple):
+    """An IP address to connect to. `host`: the name that a certificate there should have."""
+
+    host: str
+    ip: str
+    port: int
+
+    def __str__(self) -> str:
+        ip = f"[{self.ip}]" if ":" in self.ip else self.ip
+        return f"{ip}:{self.port}"
+
+
+def endpoint_of(place: StorePort) -> Endpoint | None:
+    """None: its host is a name, which has to be looked up."""
+    try:
+        ipaddress.ip_address(place.host)
+    except ValueError:
+        return None
+    return Endpoint(place.host, place.host, place.port)
+
+
+class ConnectionRound:
+    """The endpoints of a store or of a cluster, each to be tried once; the leader next, where a store names it."""
+
+    def __init__(self, found: Iterable[Endpoint] = ()) -> None:
+        self._left = deque(dict.fromkeys(found))
+        self._of_names = {(each.ip, each.port): each.host for each in self._left}
+        self._tried: set[tuple[str, int]] = set()
+
+    @property
+    def is_over(self) -> bool:
+        return not self._left
+
+    def next(self) -> Endpoint:
+        """The endpoint to try now; not for a round that is over."""
+        endpoint = self._left.popleft()
+        self._tried.add(endpoint[1:])
+        return endpoint
+
+    def leader(self, address: str) -> None:
+        """A store said that the one at this IP:PORT leads. One that was tried in this round is left to the next."""
+        try:
+            named = endpoint_of(StorePort.parse(address))
+        except ValueError:
+            return
+        if named is None or named[1:] in self._tried:
+            return
+        endpoint = named._replace(host=self._of_names.get(named[1:], named.host))
+        self._left = deque((endpoint, *(each for each in self._left if each[1:] != endpoint[1:])))

@@ -1,5 +1,7 @@
 """A connection to a store in an event loop. It is made again whenever it ends, with a growing pause in between.
 
+Of several addresses each is tried once before a pause, and the leader of a cluster first where a store names it.
+
 A subclass says who asks and what becomes of frames: the gateway's is in notify/remote/store_link.py, the SDK's in
 penstock/sdk/link.py. Received bytes are handed on as whole frames, and what a turn of the loop asks for leaves as one
 write.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -19,13 +22,14 @@ from pathlib import Path
 from typing import cast
 
 from store.errors import HandshakeRefused, WireError
-from store.wire.client.address import WireAddress
+from store.wire.client.address import ConnectionRound, Endpoint, StorePort, WireAddress, endpoint_of
 from store.wire.client.session import PeerSession
 from store.wire.frames import Frame, encode
-from store.wire.messages import Goodbye, Hello, Role, Welcome
+from store.wire.messages import Goodbye, Hello, RefusedReason, Role, Welcome
 from store.wire.sockets import unix_address, write
 
 LEAVING_S = 1.0
+LEADERLESS_PAUSE_S = 0.2  # between the rounds of a cluster in which another store leads soon
 NO_CONNECTION = Hello([1], Role.CLIENT, "")
 IS_IT_RUNNING = "is it running, and is the address right?"
 
@@ -56,6 +60,9 @@ class AsyncioLink(asyncio.Protocol, ABC):
         self._transport: asyncio.Transport | None = None
         self._leaving: asyncio.Transport | None = None
         self._session = PeerSession(NO_CONNECTION, self._send)
+        self._stores = ConnectionRound()
+        self._endpoint: Endpoint | None = None  # of the connection; None: of a Unix socket
+        self._epoch = 0  # the highest of a leader that let this peer in
         self._ended = asyncio.Event()
         self._why = ""  # the connection ended
         self._longest_pause_s = times.longest_pause_s  # after the last attempt
@@ -112,10 +119,17 @@ class AsyncioLink(asyncio.Protocol, ABC):
         said = ""
         while True:
             self._longest_pause_s = self._times.longest_pause_s
-            why = await self._connect_once()
-            if self._session.welcome is not None:
-                pause_s, said = self._times.first_pause_s, ""
-            self._away(why)
+            whys: dict[str, None] = {}
+            while True:
+                why = await self._connect_once()
+                whys[f"{self._endpoint}: {why}" if self._endpoint and self._address.others else why] = None
+                self._away("; ".join(whys))
+                if self._session.welcome is not None:
+                    pause_s, said = self._times.first_pause_s, ""
+                    self._stores = ConnectionRound()
+                if self._stores.is_over:
+                    break
+            why = "; ".join(whys)
             if why != said:
                 self._log.warning("store %s: %s; trying again", self._address.url, why)
                 said = why
@@ -126,8 +140,11 @@ class AsyncioLink(asyncio.Protocol, ABC):
         """Returns why the connection ended, or was not made."""
         self._ended.clear()
         self._session = PeerSession(NO_CONNECTION, self._send)
+        self._endpoint = None
         self._why = self._closed_without_a_word()
         try:
+            if self._stores.is_over and not self._address.path:
+                self._stores = ConnectionRound(await self._endpoints())
             async with asyncio.timeout(self._times.connect_s):
                 await self._connect()
         except TimeoutError:
@@ -145,14 +162,35 @@ class AsyncioLink(asyncio.Protocol, ABC):
         return self._why
 
     async def _connect(self) -> None:
-        address = self._address
-        if address.path:
-            with unix_address(Path(address.path)) as path:
+        if self._address.path:
+            with unix_address(Path(self._address.path)) as path:
                 await self._loop.create_unix_connection(lambda: self, path)
-        else:
-            tls = self._tls()
-            context = tls() if tls is not None else None
-            await self._loop.create_connection(lambda: self, address.host, address.port, ssl=context)
+            return
+        self._endpoint = endpoint = self._stores.next()
+        tls = self._tls()
+        context = tls() if tls is not None else None
+        name = endpoint.host if context is not None else None
+        await self._loop.create_connection(lambda: self, endpoint.ip, endpoint.port, ssl=context, server_hostname=name)
+
+    async def _endpoints(self) -> list[Endpoint]:
+        """Raises OSError if no name is known, TimeoutError."""
+        found: list[Endpoint] = []
+        unknown: OSError | None = None
+        for place in self._address.ports:
+            endpoint = endpoint_of(place)
+            try:
+                found += await self._looked_up(place) if endpoint is None else [endpoint]
+            except (OSError, TimeoutError) as error:
+                unknown = error
+        if not found and unknown is not None:
+            raise unknown
+        return found
+
+    async def _looked_up(self, place: StorePort) -> list[Endpoint]:
+        """Raises OSError, TimeoutError."""
+        async with asyncio.timeout(self._times.connect_s):
+            infos = await self._loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+        return [Endpoint(place.host, str(address[0]), place.port) for *_, address in infos]
 
     # --- disconnecting
 
@@ -201,6 +239,9 @@ class AsyncioLink(asyncio.Protocol, ABC):
         try:
             for event in self._session.feed(data, self._loop.time()):
                 if isinstance(event, Welcome):
+                    if event.epoch < self._epoch:
+                        raise WireError("it led the cluster before, and does not know of the store that leads now")
+                    self._epoch = event.epoch
                     self._log.info("store %s: connected", self._address.url)
                     self._connected(event)
                     self.welcomed.set()
@@ -208,6 +249,9 @@ class AsyncioLink(asyncio.Protocol, ABC):
                     self._received(event)
             self._why = self._session.farewell or self._why
         except HandshakeRefused as error:
+            if error.reason == RefusedReason.NOT_LEADER:
+                self._longest_pause_s = min(self._longest_pause_s, LEADERLESS_PAUSE_S)
+                self._stores.leader(error.leader)
             self._end(self._refused(error))
         except WireError as error:
             self._end(str(error))

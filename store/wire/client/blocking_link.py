@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from store.errors import HandshakeRefused, StoreAway, WireError
-from store.wire.client.address import WireAddress
+from store.wire.client.address import ConnectionRound, Endpoint, StorePort, WireAddress
 from store.wire.client.session import PeerSession
 from store.wire.frames import Frame, encode
-from store.wire.messages import Goodbye, Hello, Ping, Welcome, WireMessage
+from store.wire.messages import Goodbye, Hello, Ping, RefusedReason, Welcome, WireMessage
 from store.wire.sockets import unix_address
 
 READ_BYTES = 1 << 20
@@ -37,20 +37,64 @@ class BlockingTimes:
     idle_s: float | None = None
 
 
-def open_socket(address: WireAddress, tls: TlsContext | None, times: BlockingTimes) -> socket.socket:
-    """A connected socket, with TLS if `tls` is given. Raises OSError, of which ssl.SSLError is one."""
+def connect(address: WireAddress, tls: TlsContext | None, times: BlockingTimes, hello: Hello) -> BlockingLink:
+    """A connection to the store, or to the one that leads a cluster; with TLS if `tls` is given.
+
+    Each endpoint is tried once. Raises OSError, of which ssl.SSLError is one, HandshakeRefused, StoreAway or WireError.
+    """
     if address.path:
-        found = socket.socket(socket.AF_UNIX)
-    else:
-        found = socket.create_connection((address.host, address.port), times.connect_s)
+        return BlockingLink(_open_unix_socket(address.path, times), hello, times)
+    stores = ConnectionRound(_endpoints(address.ports))
+    while True:
+        try:
+            return BlockingLink(_open_socket(stores.next(), tls, times), hello, times)
+        except HandshakeRefused as error:
+            if error.reason != RefusedReason.NOT_LEADER:
+                raise
+            stores.leader(error.leader)
+            if stores.is_over:
+                raise
+        except (OSError, StoreAway, WireError):
+            if stores.is_over:
+                raise
+
+
+def _endpoints(ports: tuple[StorePort, ...]) -> list[Endpoint]:
+    """Raises OSError if no name is known."""
+    found: list[Endpoint] = []
+    unknown: OSError | None = None
+    for host, port in ports:
+        try:
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            unknown = error
+        else:
+            found += (Endpoint(host, str(address[0]), port) for *_, address in infos)
+    if not found and unknown is not None:
+        raise unknown
+    return found
+
+
+def _open_unix_socket(path: str, times: BlockingTimes) -> socket.socket:
+    """Raises OSError."""
+    found = socket.socket(socket.AF_UNIX)
     try:
         found.settimeout(times.silent_s)
-        if address.path:
-            with unix_address(Path(address.path)) as path:
-                found.connect(path)
-            return found
+        with unix_address(Path(path)) as address:
+            found.connect(address)
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def _open_socket(endpoint: Endpoint, tls: TlsContext | None, times: BlockingTimes) -> socket.socket:
+    """Raises OSError."""
+    found = socket.create_connection((endpoint.ip, endpoint.port), times.connect_s)
+    try:
+        found.settimeout(times.silent_s)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return found if tls is None else tls().wrap_socket(found, server_hostname=address.host)
+        return found if tls is None else tls().wrap_socket(found, server_hostname=endpoint.host)
     except OSError:
         found.close()
         raise
@@ -60,7 +104,7 @@ class BlockingLink:
     """One connection that a store has let in. Every method but close() raises StoreAway or WireError."""
 
     def __init__(self, connected: socket.socket, hello: Hello, times: BlockingTimes) -> None:
-        """Shake hands on a socket of open_socket(). Raises HandshakeRefused as well."""
+        """Shake hands on a connected socket. Raises HandshakeRefused as well."""
         self._socket = connected
         self._times = times
         self._frames: deque[Frame] = deque()

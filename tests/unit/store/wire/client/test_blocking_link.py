@@ -11,7 +11,7 @@ import pytest
 from store.errors import HandshakeRefused, StoreAway, WireError
 from store.wire import messages as wire
 from store.wire.client.address import WireAddress
-from store.wire.client.blocking_link import BlockingLink, BlockingTimes, open_socket
+from store.wire.client.blocking_link import BlockingLink, BlockingTimes, connect
 from store.wire.frames import encode
 from store.wire.handshake import MAGIC
 
@@ -94,4 +94,4 @@ def test_no_welcome(ends: Ends, answer: bytes, error: type[Exception]) -> None:
 
 def test_no_store_there() -> None:
     with pytest.raises(FileNotFoundError):
-        open_socket(WireAddress("unix:///nonexistent/socket", path="/nonexistent/socket"), None, ONCE)
+        connect(WireAddress("unix:///nonexistent/socket", path="/nonexistent/socket"), None, ONCE, HELLO)
