@@ -138,7 +138,9 @@ class Broker:
         rules = PacketRules(core, self.registry, exchange, self.admission, publishing, subscribing)
         limits = ConnectionLimits(settings, core.events, core.audit)
         self.connections = Connections(core, table, limits, Relief(core, quotas), self.admission, rules)
-        self.store_events = StoreEvents(core, self.registry, self.connections, left_messages, self.ban_sweep)
+        self.store_events = StoreEvents(
+            core, self.registry, self.connections, left_messages, self.ban_sweep, self.deliverer.replays
+        )
         store.listen(self.store_events)
         # what is done by the clock
         self.silent = SilentConnections(core, table, self.registry, self.deliverer, self.admission)

@@ -132,8 +132,10 @@ class GatewayListener(StoreListener, SessionListener, Protocol):
     def refused(self, mark: int, error: StoreError) -> None:
         """The store did not take the append that this mark stands for."""
 
-    def lost_entries(self, queue: Queue) -> None:
-        """The store was restarted, and what this queue had in memory is gone: it goes on at its end."""
+    def lost_entries(self, queue: Queue, position: int, log_offset: int) -> None:
+        """The store is another process now, and what this queue had in memory is gone. It goes on at this queue_offset,
+        with what the log has behind `log_offset`; called before it ends there.
+        """
 
     def disowned(self, mark: int, error: StoreError) -> None:
         """The store gave up on this gateway: its sessions may be elsewhere, and no append up to this mark counts."""
@@ -473,7 +475,7 @@ class _NoListener:
 
     def told(self, message: Told) -> None: ...
 
-    def lost_entries(self, queue: Queue) -> None: ...
+    def lost_entries(self, queue: Queue, position: int, log_offset: int) -> None: ...
 
     def disowned(self, mark: int, error: StoreError) -> None: ...
 

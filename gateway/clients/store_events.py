@@ -10,6 +10,7 @@ from gateway.clients.connections import Connections
 from gateway.clients.describing import describe
 from gateway.clients.registry import SessionRegistry
 from gateway.clients.reporting import report
+from gateway.delivery.replays import Replays
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection
 from gateway.sessions.core import Core
@@ -33,12 +34,14 @@ class StoreEvents:
         connections: Connections,
         left_messages: LeftMessageGuard,
         ban_sweep: BanSweep,
+        replays: Replays,
     ) -> None:
         self._core, self._turn, self._journal = core, core.turn, core.journal
         self._registry = registry
         self._connections = connections
         self._left_messages = left_messages
         self._ban_sweep = ban_sweep
+        self._replays = replays
         self.facts: ServerFacts | None = None  # of this process, for operators; None: the store is here, and has them
 
     def wake(self) -> None:
@@ -98,12 +101,13 @@ class StoreEvents:
         """Wills and delayed messages are due: find out whether they may be sent."""
         self._left_messages.judge(messages, then)
 
-    def lost_entries(self, queue: Queue) -> None:
-        """Readers at QoS 0 go on at the queue's end; those at QoS 1 and 2 have to begin a new session."""
+    def lost_entries(self, queue: Queue, position: int, log_offset: int) -> None:
+        """Readers at QoS 0 go on at the queue's end; those at QoS 1 and 2 first get from the log what they lack."""
+        known_to = self._core.store.queues.end
         for reader in list(queue.readers or ()):
             if reader.link is None:
                 continue  # its connection has ended
-            if reader.qos and not reader.only_live:
-                reader.session.connection.close(ReasonCode.UNSPECIFIED_ERROR, "the store was restarted")
-            else:
-                reader.position = queue.next_offset
+            start = reader.reached if reader.lag else max(reader.reached, known_to)
+            reader.stand_at(position, max(start, log_offset))
+            if reader.qos and not reader.only_live and start < log_offset:
+                self._replays.begin_for(reader, start)

@@ -27,12 +27,11 @@ from gateway.mqtt._mqtt import (
     with_more,
 )
 from gateway.sessions.core import Core
-from gateway.sessions.session import NONE, HistoryReplay, Session
+from gateway.sessions.session import NONE, Session
 from lightqueue.queues._queues import LIVE, Queue
 from notify.steps import Steps, in_steps
 from store.namespaces import is_servers
 from store.records._records import Records
-from store.state.changes import SubscriptionState
 
 RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
@@ -399,18 +398,11 @@ class Deliverer:
             return False
         if not self._history.may_have(reader.reached):
             return False
-        session, start = reader.session, reader.reached
-        reader.position, reader.reached = records.first, records.log_offset(0)
+        start = reader.reached
+        reader.stand_at(records.first, records.log_offset(0))
         if not reader.qos:
             reader.since = reader.reached  # retention may pass that place as well
-        subscription = SubscriptionState(
-            reader.topic_filter,
-            reader.qos,
-            no_local=reader.no_local,
-            retain_as_published=reader.retain_as_published,
-            subscription_id=reader.subscription_id,
-        )
-        self.replays.begin(session, HistoryReplay(subscription, start, reader.reached, resumes=reader.qos > 0))
+        self.replays.begin_for(reader, start)
         return True
 
     @property

@@ -24,6 +24,7 @@ from lightqueue.queues._queues import LIVE, Queue
 from notify.api import Page, Past, SoughtPosition, pasts_of
 from store.records._records import Records, records_from
 from store.records.records import RecordFlag
+from store.state.changes import SubscriptionState
 from store.topics import matches
 
 FROM_PROPERTY = "penstock-from"
@@ -78,6 +79,17 @@ class Replays:
         session.connection.behind = True
         self._room([session])
         self._turn.request()
+
+    def begin_for(self, reader: Reader, start: int) -> None:
+        """Read from `start` on what stands in front of the log_offset that the reader has reached."""
+        subscription = SubscriptionState(
+            reader.topic_filter,
+            reader.qos,
+            no_local=reader.no_local,
+            retain_as_published=reader.retain_as_published,
+            subscription_id=reader.subscription_id,
+        )
+        self.begin(reader.session, HistoryReplay(subscription, start, reader.reached, resumes=reader.qos > 0))
 
     def end(self, session: Session, replay: HistoryReplay) -> None:
         """It is over, or not allowed any more; what its subscription's queues have comes at once."""

@@ -231,12 +231,12 @@ class RemoteQueues:
             self._ask(follow, partial(self._followed_again, mirror))
 
     def _followed_again(self, mirror: Mirror, answer: Outcome, _: Frame) -> None:
-        """The same queue in a store that was restarted. What was in its memory only is lost."""
+        """The same queue in a store that is another process. What the old one had in its memory only is lost."""
         if isinstance(answer, wire.Following | wire.FollowingPast):
-            self._take_up(mirror, answer.queues)
+            self._take_up(mirror, answer.queues, answer.log_end)
             self.knows_up_to(answer.log_end)
 
-    def _take_up(self, mirror: Mirror, found: list[wire.QueueInfo]) -> None:
+    def _take_up(self, mirror: Mirror, found: list[wire.QueueInfo], log_end: int) -> None:
         queue = mirror.queue
         info = next((each for each in found if each.kind == queue.kind), found[0])
         for other in found:
@@ -248,8 +248,8 @@ class RemoteQueues:
         self._mirrors.followed_again(mirror, info.ref)
         if queue.kind == LIVE or info.next_offset < queue.next_offset:
             self.ranges.forget(queue)
+            self.listener.lost_entries(queue, info.next_offset, log_end)
             queue.ends_at(info.next_offset)
-            self.listener.lost_entries(queue)
         else:
             self._end_at(queue, info.next_offset)
             self._grown[queue] = None  # a Read of it may have been lost with the old store

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.mqtt.packets import PubAck, Publish
+from gateway.mqtt.packets import PingReq, PingResp, PubAck, Publish
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
 from loadtest.chaos.part import Part
@@ -83,11 +83,14 @@ def test_devices_stay_connected_while_a_gateway_finds_the_next_leader(
     command = ["gateway", "--store", f"tcp://{standby.place},{second}", "--listen", "mqtt://127.0.0.1:0"]
     gateway = Part(tmp_path / "gateway.log", command, {"gateway.store_token": GATEWAY}, admin=False)
     port = plain_port(ready_urls(gateway.log_text()))
-    publisher, subscriber = Device(port), Device(port, "s")
+    publisher, lasting, clean, watching = (Device(port, name) for name in ("p", "lasting", "clean", "watching"))
     try:
-        publisher.connect()
-        subscriber.connect(clean_start=False, properties=Properties(session_expiry_interval=60))
-        assert subscriber.subscribe("line/+", qos=1) == ReasonCode.GRANTED_QOS_1
+        for each in (publisher, clean, watching):
+            each.connect()
+        lasting.connect(clean_start=False, properties=Properties(session_expiry_interval=60))
+        assert lasting.subscribe("line/+", qos=1) == ReasonCode.GRANTED_QOS_1
+        assert clean.subscribe("line/+", qos=1) == ReasonCode.GRANTED_QOS_1
+        assert watching.subscribe("#") == ReasonCode.GRANTED_QOS_0
         assert publisher.published("line/1", b"before") == ReasonCode.SUCCESS
         leader.kill()
         publisher.publish("line/1", b"meanwhile", qos=1)
@@ -95,12 +98,19 @@ def test_devices_stay_connected_while_a_gateway_finds_the_next_leader(
         next_leader = StoreProcess(tmp_path, f"tcp://{second}", TOKENS)
         try:
             assert publisher.next(PubAck).reason_code == ReasonCode.SUCCESS
-            assert [subscriber.next(Publish).payload for _ in range(2)] == [b"before", b"meanwhile"]
+            publisher.publish("line/2", b"after", qos=1)
+            for subscriber in (lasting, clean):
+                packets = [subscriber.next(Publish) for _ in range(3)]
+                assert [each.payload for each in packets] == [b"before", b"meanwhile", b"after"]
+                assert not any(each.dup for each in packets)
+            watching.send(PingReq())
+            while not isinstance(packet := watching.receive(), PingResp):
+                assert isinstance(packet, Publish)
         finally:
             next_leader.close()
     finally:
-        publisher.close()
-        subscriber.close()
+        for each in (publisher, lasting, clean, watching):
+            each.close()
         gateway.kill()
 
 

@@ -36,6 +36,10 @@ cdef class Reader:
         """Whether its next message is the one at log_offset `reached`."""
         return self.known_at == self.position
 
+    def stand_at(self, uint64_t position, uint64_t reached):
+        """Go on there: in a queue that counts anew, or behind what is read elsewhere."""
+        self.position, self.reached, self.known_at = position, reached, <uint64_t>-1
+
     @property
     def lag(self):
         """Entries between here and the queue's end, as far as that is known: what was read may be ahead of its event."""
