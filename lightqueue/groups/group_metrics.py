@@ -9,6 +9,7 @@ from store.figures import Figure, Sections, Value
 
 if TYPE_CHECKING:
     from lightqueue.groups.groups import GroupQueue
+    from store.state.consumer_work import ConsumerWork
 
 
 GROUPS_AT_ONCE = 64  # some 0.4 ms of the loop
@@ -29,6 +30,17 @@ def group_pages(all_groups: Iterable[GroupQueue]) -> Iterator[GroupPage]:
 
 def _by_group(read: Callable[[GroupQueue], float]) -> Callable[[GroupPage], Value]:
     return lambda page: {":".join(each.state.key): read(each) for each in page.groups}
+
+
+def _by_flow(read: Callable[[ConsumerWork], float | None]) -> Callable[[GroupPage], Value]:
+    """Of those groups whose consumers tell of their work."""
+
+    def values(page: GroupPage) -> Value:
+        works = {":".join(each.state.key): each.group.work for each in page.groups}
+        found = {key: read(work) for key, work in works.items() if work is not None}
+        return {key: value for key, value in found.items() if value is not None}
+
+    return values
 
 
 _GROUPS: tuple[Figure[GroupPage], ...] = (
@@ -83,4 +95,56 @@ _GROUPS: tuple[Figure[GroupPage], ...] = (
     ),
 )
 
-GROUPS: Sections[GroupPage] = {"Consumer groups": _GROUPS}
+_FLOWS: tuple[Figure[GroupPage], ...] = (
+    Figure(
+        "penstock_flow_sent_messages_total",
+        "counter",
+        "Messages that a flow brought to where it leads since its process started; one from Kafka: into the store.",
+        _by_flow(lambda work: work.sent),
+        "group",
+    ),
+    Figure(
+        "penstock_flow_failed_attempts_total",
+        "counter",
+        "Attempts that the sink failed with, each of which is tried again; of a flow from Kafka: records left out.",
+        _by_flow(lambda work: work.failed),
+        "group",
+    ),
+    Figure(
+        "penstock_flow_dead_letters_total",
+        "counter",
+        "Messages that the flow made dead letters of.",
+        _by_flow(lambda work: work.dead),
+        "group",
+    ),
+    Figure(
+        "penstock_flow_lost_records_total",
+        "counter",
+        "Records that Kafka deleted before the flow had read them.",
+        _by_flow(lambda work: work.lost),
+        "group",
+    ),
+    Figure(
+        "penstock_flow_outages_total",
+        "counter",
+        "Times that the sink, or the Kafka that the flow comes from, was found away.",
+        _by_flow(lambda work: work.outages),
+        "group",
+    ),
+    Figure(
+        "penstock_flow_away",
+        "gauge",
+        "1 while the sink, or the Kafka that the flow comes from, is away.",
+        _by_flow(lambda work: work.away),
+        "group",
+    ),
+    Figure(
+        "penstock_flow_source_lag",
+        "gauge",
+        "Records in Kafka that the flow has yet to bring; that of any other flow is its group's lag.",
+        _by_flow(lambda work: work.lag),
+        "group",
+    ),
+)
+
+GROUPS: Sections[GroupPage] = {"Consumer groups": _GROUPS, "Flows": _FLOWS}

@@ -93,6 +93,8 @@ class OwnNames:
                 return wire.DelayedFound([each for each in messages if self.has_topic(each[2])], after), b""
             case of_group.GroupsListed(groups, more):
                 return of_group.GroupsListed([each for each in groups if self.has_group(each.group)], more), b""
+            case of_group.WorkListed(works, more):
+                return of_group.WorkListed([each for each in works if self.has_group(each.group)], more), b""
         return answer, records
 
 

@@ -212,6 +212,34 @@ class GroupRequests:
         queue = self._consumer(peer, message.ref).queue
         answer(wire.GroupIs(queue.state.began, queue.group.acked_offset), b"")
 
+    def _tell_work(self, peer: str, _: PopReceiver, message: wire.TellWork, answer: Answer) -> None:
+        consumer = self._consumer(peer, message.ref)
+        queue = consumer.queue
+        if (assignment := queue.group.consumers.get(consumer.key)) is not None:
+            assignment.work = message.work
+        answer(wire.WorkNoted(queue.state.paused), b"")
+
+    def _list_work(self, _: str, receiver: Requester, message: wire.ListWork, answer: Answer) -> Iterator[None]:
+        """A step looks at one group, which the rules judge."""
+        found: list[wire.GroupWork] = []
+        left_bytes, skip, more = LIST_BYTES, message.skip, False
+        for queue in self.consumers.listed(message.group):
+            yield
+            work = queue.group.work
+            if work is None or not _sees(receiver, queue):
+                continue
+            if skip:
+                skip -= 1
+                continue
+            name = queue.state
+            size = INFO_BYTES + sum(len(text.encode()) for text in (name.name, name.topic_filter, work.error))
+            more = bool(found) and size > left_bytes
+            if more:
+                break
+            left_bytes -= size
+            found.append(wire.GroupWork(name.name, name.topic_filter, work))
+        answer(wire.WorkListed(found, more), b"")
+
     def _list(
         self, peer: str, receiver: Requester, message: wire.GroupList | wire.PausedGroups, answer: Answer
     ) -> Iterator[None]:
@@ -260,6 +288,8 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[None] | None]] = {
     wire.ChangeInvisible: GroupRequests._change_invisible,
     wire.Reject: GroupRequests._reject,
     wire.GroupWhere: GroupRequests._where,
+    wire.TellWork: GroupRequests._tell_work,
+    wire.ListWork: GroupRequests._list_work,
     wire.GroupList: GroupRequests._list,
     wire.PausedGroups: GroupRequests._list,
     wire.GroupPause: GroupRequests._pause,

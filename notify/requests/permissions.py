@@ -228,12 +228,12 @@ RIGHTS: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], Iterable[Pe
     **dict.fromkeys(
         (
             *(of_group.GroupClose, of_group.Pop, of_group.Ack, of_group.ChangeInvisible, of_group.Reject),
-            of_group.GroupWhere,
+            *(of_group.GroupWhere, of_group.TellWork),
         ),
         _none,
     ),
     # their answers leave out what the client may not see: show(), and _sees() of group_requests
-    **dict.fromkeys((of_group.GroupList, of_group.PausedGroups, wire.ListDelayed), _none),
+    **dict.fromkeys((of_group.GroupList, of_group.PausedGroups, of_group.ListWork, wire.ListDelayed), _none),
     # about what the user itself may do
     **dict.fromkeys((of_rights.Rights, of_rights.Permitted, of_rights.ReadableFilters), _none),
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.commands.group import Json, Store, pause_group, rows_of_groups
+from penstock.commands.group import Json, Store, pause_group, rows_of_groups, without_empty
 from penstock.commands.options import Config, LogFormat, LogLevel, settings_in_force
 from penstock.commands.tables import show_table, wide_console
 from penstock.errors import PenstockError, UsageError
@@ -82,7 +82,7 @@ def try_flows(
 
 @flow.command("list")
 def list_flows(store: Store = None, config: Config = None, as_json: Json = False) -> None:
-    """Show the flows that a store knows: lag, messages in flight, retries, dead letters."""
+    """Show the flows that a store knows: lag, messages in flight, retries, dead letters, what they sent, errors."""
     rows = [
         {"flow": row.pop("group").removeprefix(GROUP_PREFIX), **row}
         for row in rows_of_groups(store, config)
@@ -91,7 +91,7 @@ def list_flows(store: Store = None, config: Config = None, as_json: Json = False
     if as_json:
         typer.echo(json.dumps(rows))
     else:
-        show_table(wide_console(), "flows", rows)
+        show_table(wide_console(), "flows", without_empty(rows))
 
 
 @flow.command()

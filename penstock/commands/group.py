@@ -14,6 +14,7 @@ from store.state.group_settings import Strategy
 
 if TYPE_CHECKING:
     from penstock.store_client import StoreClient
+    from store.state.consumer_work import ConsumerWork
     from store.wire.group_messages import GroupInfo
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, move, pause and drop consumer groups.")
@@ -43,12 +44,18 @@ def connect(store: str | None, config: Path | None) -> "StoreClient":
 
 @group.command("list")
 def list_groups(store: Store = None, config: Config = None, as_json: Json = False) -> None:
-    """Show all groups: lag, messages in flight, retries, dead letters."""
+    """Show all groups: lag, messages in flight, retries, dead letters; of flows also what they sent, and errors."""
     rows = rows_of_groups(store, config)
     if as_json:
         typer.echo(json.dumps(rows))
     else:
-        show_table(wide_console(), "groups", rows)
+        show_table(wide_console(), "groups", without_empty(rows))
+
+
+def without_empty(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without what only flows tell, where none of them does."""
+    left_out = {name for name in _OF_WORK if all(row[name] is None for row in rows)}
+    return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
 
 
 def rows_of_groups(store: str | None, config: Path | None) -> list[dict[str, Any]]:
@@ -163,7 +170,23 @@ def _rows(client: "StoreClient", found: "list[GroupInfo]") -> list[dict[str, Any
     paused: set[tuple[str, str]] = set()
     if _can_pause(client):
         paused = {(each.group, each.topic_filter) for each in _groups(client, "", paused=True)}
-    return [_row(each, (each.group, each.topic_filter) in paused) for each in found]
+    works = _works(client)
+    keys = [(each.group, each.topic_filter) for each in found]
+    return [_row(each, key in paused, works.get(key)) for each, key in zip(found, keys, strict=True)]
+
+
+def _works(client: "StoreClient") -> "dict[tuple[str, str], ConsumerWork]":
+    """What consumers, which flows are, tell of their work, by group."""
+    from store.wire.group_messages import ListWork, WorkListed
+    from store.wire.handshake import WORK_VERSION
+
+    found: dict[tuple[str, str], ConsumerWork] = {}
+    more = client.version >= WORK_VERSION
+    while more:
+        answer = client.call(ListWork("", len(found)), WorkListed)
+        found |= {(each.group, each.topic_filter): each.work for each in answer.works}
+        more = answer.more and bool(answer.works)
+    return found
 
 
 def _groups(client: "StoreClient", name: str, paused: bool = False) -> "list[GroupInfo]":
@@ -191,19 +214,27 @@ def _the_one(client: "StoreClient", name: str, topic_filter: str | None) -> "Gro
     return found[0]
 
 
-def _row(found: "GroupInfo", paused: bool) -> dict[str, Any]:
+_OF_WORK = ("sent", "errors", "away", "error")
+
+
+def _row(found: "GroupInfo", paused: bool, work: "ConsumerWork | None") -> dict[str, Any]:
+    """`work`: of a flow. What waits for it in Kafka is its lag."""
     return {
         "group": found.group,
         "topic_filter": found.topic_filter,
         "partitions": found.settings.partitions or None,
         "paused": paused,
         "consumers": found.consumers,
-        "lag": found.lag,
+        "lag": found.lag if work is None or work.lag is None else work.lag,
         "in_flight": found.in_flight,
         "retries": found.retries,
         "dead_letters": found.dead_letters,
         "acked_offset": found.acked_offset,
         "next_offset": found.next_offset,
+        "sent": work.sent if work is not None else None,
+        "errors": work.failed + work.outages if work is not None else None,
+        "away": work.away if work is not None else None,
+        "error": (work.error or None) if work is not None else None,
     }
 
 

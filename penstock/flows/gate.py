@@ -20,17 +20,25 @@ SAY_AGAIN_S: Final = 600.0
 class SinkGate:
     """Owner of what is known of one flow's sink."""
 
-    def __init__(self, flow: str, chance: Callable[[], float], again: str = "the sink takes messages again") -> None:
-        """`chance`: between 0 and 1, for a part of each pause. `again`: what is said once an outage is over."""
+    def __init__(
+        self,
+        flow: str,
+        chance: Callable[[], float],
+        noted: Callable[[str], object],
+        again: str = "the sink takes messages again",
+    ) -> None:
+        """`chance`: between 0 and 1, for a part of each pause. `noted` hears why the sink is away, each time that it is
+        tried. `again`: what is said once an outage is over."""
         self.away = ""
         """Why the sink takes nothing; empty: it does."""
-        self._flow, self._again = flow, again
+        self.outages = 0
+        """So far."""
+        self._flow, self._again, self._noted = flow, again, noted
         self._chance = chance
         self._is_open = asyncio.Event()
         self._is_open.set()
         self._stopping = asyncio.Event()
         self._prober: asyncio.Task[Any] | None = None  # the one that tries whether the sink is there again
-        self._outages = 0  # so far
         self._tries = 0  # in this one
         self._said_s = 0.0
 
@@ -47,18 +55,19 @@ class SinkGate:
         """Wait until a request may go out. Returns what answered() wants to know."""
         if asyncio.current_task() is not self._prober:
             await self._is_open.wait()
-        return self._outages
+        return self.outages
 
     async def shut(self, error: SinkAway) -> None:
         """A request found the sink away. The first one that did tries again: for it this takes as long as the pause."""
         task = asyncio.current_task()
         if self._prober is None:
             self._prober = task
-            self._outages += 1
+            self.outages += 1
             self._is_open.clear()
         if task is not self._prober:
             return
         self.away = str(error)
+        self._noted(self.away)
         now_s = time.monotonic()
         if not self._said_s or now_s - self._said_s > SAY_AGAIN_S:
             self._said_s = now_s
@@ -71,13 +80,21 @@ class SinkGate:
 
     def answered(self, outages: int) -> None:
         """A request was answered, for which passed() said `outages`. One from before an outage does not count."""
-        if outages != self._outages:
+        if outages != self.outages:
             return
         if self.away:
             log.info("flow %s: %s", self._flow, self._again)
         self._prober = None
         self._is_open.set()
         self._tries, self.away, self._said_s = 0, "", 0.0
+
+    def troubled(self, reason: str) -> None:
+        """What reads from there, or writes to it, tries again by itself: nobody has to wait here."""
+        if not self.away:
+            self.outages += 1
+            log.warning("flow %s: %s; it waits for it", self._flow, reason)
+        self.away = reason
+        self._noted(reason)
 
     def left(self, task: asyncio.Task[Any]) -> None:
         """A request has ended. If it was the one that tried, another one has to."""

@@ -15,10 +15,11 @@ from penstock.config.credentials import tls_of_gateway, token_of_client
 from penstock.config.secret_files import read_file
 from penstock.config.settings import Settings
 from penstock.errors import PenstockError, UsageError
+from penstock.flows.counts import FlowCounts
 from penstock.flows.definition import Flow, read_flows
 from penstock.flows.errors import SinkLost
 from penstock.flows.gate import SinkGate
-from penstock.flows.runner import FlowCounts, FlowRunner
+from penstock.flows.runner import FlowRunner
 from penstock.flows.sink import sink_of
 from penstock.sdk.client import Client
 from penstock.sdk.errors import CannotConnect, ClientError

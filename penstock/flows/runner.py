@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from penstock.flows.counts import FlowCounts, tell_store
 from penstock.flows.definition import Flow
 from penstock.flows.errors import SinkAway, SinkFailed, SinkLost, SinkRefused, Unfit
 from penstock.flows.events import FlowEvent, event_of
@@ -24,6 +25,7 @@ from penstock.sdk.client import Client
 from penstock.sdk.delivery import Deliveries, Delivery
 from penstock.sdk.group_options import MOST_WHY_CHARACTERS
 from penstock.sdk.subscription import Subscription
+from store.state.consumer_work import ConsumerWork
 
 log = logging.getLogger("penstock.flows")
 
@@ -35,26 +37,13 @@ LOOKED_AT: Final = 64  # messages between two looks at the clock
 TURN_S: Final = 0.005  # of work before others have their turn
 
 
-class FlowCounts:
-    """What became of a flow's messages since it started."""
-
-    def __init__(self) -> None:
-        self.taken = self.passed = self.sent = self.failed = self.dead = 0
-        self.lost = 0  # gone before it was read, from Kafka
-
-    def __str__(self) -> str:
-        dealt = f"{self.taken} taken, {self.passed} passed, {self.sent} sent"
-        lost = f", {self.lost} lost" if self.lost else ""
-        return f"{dealt}, {self.failed} failed, {self.dead} dead letters{lost}"
-
-
 class FlowRunner:
     """Owner of the messages that a flow has in hand."""
 
     def __init__(self, flow: Flow, client: Client, sink: Sink, chance: Callable[[], float] = random.random) -> None:
         self.flow = flow
         self.counts = FlowCounts()
-        self.gate = SinkGate(flow.name, chance)
+        self.gate = SinkGate(flow.name, chance, self.counts.note)
         self._client, self._sink, self._chance = client, sink, chance
         self._subscription: Subscription | None = None
         self._room = asyncio.Semaphore(flow.said.concurrency)
@@ -83,7 +72,10 @@ class FlowRunner:
             retry_after=said.retry_after_s,
             retry_most=max(said.retry_most_s, said.retry_after_s),
         )
-        keeping = asyncio.create_task(self._keep_held())
+        beside = [
+            asyncio.create_task(self._keep_held()),
+            asyncio.create_task(tell_store(self.flow.name, self._subscription, self._work)),
+        ]
         try:
             async with self._subscription as messages:
                 await self._open_sink(messages)
@@ -95,10 +87,12 @@ class FlowRunner:
             if self._lost is not None:
                 raise self._lost
         finally:
-            keeping.cancel()
-            for task in self._sending:
+            for task in (*beside, *self._sending):
                 task.cancel()
             await self._sink.close()
+
+    def _work(self) -> ConsumerWork:
+        return self.counts.work(self.gate.outages, bool(self.gate.away))
 
     async def _open_sink(self, subscription: Subscription) -> None:
         while not self.gate.is_stopping:
@@ -231,6 +225,7 @@ class FlowRunner:
             self._bury(delivery, str(error))
             return
         self.counts.failed += 1
+        self.counts.note(str(error))
         if delivery.deliveries >= self.flow.said.attempts:
             self._bury(delivery, f"{error}, {delivery.deliveries} times")
             return
@@ -238,6 +233,7 @@ class FlowRunner:
 
     def _bury(self, delivery: Delivery, reason: str) -> None:
         self.counts.dead += 1
+        self.counts.note(reason)
         delivery.reject(reason[:MOST_WHY_CHARACTERS] or "unknown")
 
     def _pause_s(self, attempt: int) -> float:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from enum import Enum
 from time import monotonic
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from penstock.sdk.delivery import Deliveries, Delivery
 from penstock.sdk.enrolment import AtStore, Enrolment
@@ -23,14 +23,17 @@ from penstock.sdk.hands import GIVE_BACK, Answer, Hand, Place, SettledAs
 from penstock.sdk.link import ClientLink
 from penstock.sdk.pace import TakingPace
 from penstock.sdk.verdicts import Verdicts
+from store.state.consumer_work import ConsumerWork
 from store.state.group_settings import GroupSettings
 from store.wire import group_messages as wire
 from store.wire.client.requests import Outcome
 from store.wire.frames import Frame
-from store.wire.handshake import PLACING_VERSION
-from store.wire.messages import FailureCode
+from store.wire.handshake import PLACING_VERSION, WORK_VERSION
+from store.wire.messages import FailureCode, Welcome, WireMessage
 
 log = logging.getLogger("penstock.client")
+
+_Told = TypeVar("_Told", bound=WireMessage)
 
 LACKS_HISTORY = (
     "group %s over %s begins without what was stored before: only a topic and LEVEL/# have a queue of all of it; say "
@@ -331,6 +334,19 @@ class Subscription:
 
         Raises StoreRefused (it is too old to say), TimedOut, ConnectionLost.
         """
+        answer, welcome = await self._ask(wire.GroupWhere, wire.GroupIs, PLACING_VERSION)
+        log_name = f"{welcome.epoch}-{welcome.log_identity.hex()}"
+        return GroupPosition(log_name, answer.began, answer.acked_offset)
+
+    async def tell_work(self, work: ConsumerWork) -> bool:
+        """Say how the consumer's work goes, for people to see. Whether its group is paused. Raises as position()."""
+        answer, _ = await self._ask(lambda ref: wire.TellWork(ref, work), wire.WorkNoted, WORK_VERSION)
+        return answer.paused
+
+    async def _ask(
+        self, request: Callable[[int], WireMessage], expected: type[_Told], version: int
+    ) -> tuple[_Told, Welcome]:
+        """Ask something about the consumer, once the store knows it; a store below a version cannot answer."""
         requests = self._link.requests
         found: asyncio.Future[Outcome] = self._loop.create_future()
         try:
@@ -339,18 +355,18 @@ class Subscription:
                 welcome = requests.welcome
                 if welcome is None or self._enrolment.ref is None:
                     raise ConnectionLost(requests.away)
-                if welcome.version < PLACING_VERSION:
-                    text = "it is older than this client and does not say where a group is; upgrade the store"
+                asked = request(self._enrolment.ref)
+                name = type(asked).__name__
+                if welcome.version < version:
+                    text = f"it is older than this client and does not know {name}; upgrade the store"
                     raise StoreRefused(FailureCode.BAD_REQUEST, text)
-                where = wire.GroupWhere(self._enrolment.ref)
-                requests.ask_once(where, lambda outcome, _: None if found.done() else found.set_result(outcome))
+                requests.ask_once(asked, lambda outcome, _: None if found.done() else found.set_result(outcome))
                 answer = await found
         except TimeoutError:
-            raise TimedOut(f"position: no answer from the store ({requests.away})") from None
-        if not isinstance(answer, wire.GroupIs):
-            raise answer if isinstance(answer, Exception) else ClientError(f"{answer} to a GroupWhere")
-        log_name = f"{welcome.epoch}-{welcome.log_identity.hex()}"
-        return GroupPosition(log_name, answer.began, answer.acked_offset)
+            raise TimedOut(f"{expected.__name__}: no answer from the store ({requests.away})") from None
+        if not isinstance(answer, expected):
+            raise answer if isinstance(answer, Exception) else ClientError(f"{answer} to a {name}")
+        return answer, welcome
 
     # --- the connection
 

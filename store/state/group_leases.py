@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 
+from store.state.consumer_work import ConsumerWork
+
 SLACK = 1_024  # entries of leases that are settled already, besides as many as there are others
 
 
@@ -33,6 +35,7 @@ class Assignment:
         self.peer = peer
         self.leases: dict[Lease, None] = {}
         self.partitions: list[int] = []
+        self.work: ConsumerWork | None = None  # as it tells, for people to see
 
     @property
     def in_flight(self) -> int:

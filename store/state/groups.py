@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 
 from store.state.changes import HeldRange
+from store.state.consumer_work import ConsumerWork, joined_work
 from store.state.group_leases import Assignment, Lease, LeaseAlarms, PartitionCursor, assign_partitions
 from store.state.group_settings import GroupSettings
 from store.state.offset_ranges import as_ranges
@@ -54,6 +55,11 @@ class Group:
         self._dirty.clear()
 
     # --- consumers
+
+    @property
+    def work(self) -> ConsumerWork | None:
+        """What its consumers tell of their work; None: they tell nothing."""
+        return joined_work(each.work for each in self.consumers.values())
 
     def join(self, key: ConsumerKey) -> None:
         """A consumer comes. Of an ordered group it gets its share of the partitions."""

@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
+from store.state.consumer_work import ConsumerWork
 from store.state.group_settings import MOST_MS, GroupSettings
 from store.wire.base import (
     MOST_ITEMS,
@@ -144,6 +145,19 @@ class GroupIs(WireMessage, frozen=True):
     acked_offset: QueueOffset
 
 
+class TellWork(WireMessage, frozen=True):
+    """How the work of a consumer goes. In memory, as long as the consumer is there; nothing depends on it."""
+
+    ref: Ref
+    work: ConsumerWork
+
+
+class WorkNoted(WireMessage, frozen=True):
+    """`paused`: the consumer's group is."""
+
+    paused: bool
+
+
 class GroupList(WireMessage, frozen=True):
     """The groups that there are: those of this name (empty: all), without the first `skip`."""
 
@@ -217,6 +231,28 @@ class PausedGroups(WireMessage, frozen=True):
 
     group: Annotated[str, Meta(max_length=255)]
     skip: Count
+
+
+class ListWork(WireMessage, frozen=True):
+    """As GroupList, of those groups alone that have a consumer which told its work."""
+
+    group: Annotated[str, Meta(max_length=255)]
+    skip: Count
+
+
+class GroupWork(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What its consumers have told, as one: sums, and the newest error."""
+
+    group: str
+    topic_filter: str
+    work: ConsumerWork
+
+
+class WorkListed(WireMessage, frozen=True):
+    """They, in the order of their names and topic filters. `more`: there are others behind them."""
+
+    works: Annotated[list[GroupWork], Items]
+    more: bool
 
 
 class GroupDone(WireMessage, frozen=True):

@@ -222,6 +222,37 @@ def test_a_topic_made_anew_begins_anew(start: Start, kafka: KafkaBroker, topic: 
     assert "was made anew" in flows.log_text()
 
 
+def command(store: StoreProcess, *arguments: str) -> Any:
+    command = [sys.executable, "-P", "-m", "penstock", *arguments, "--store", store.url]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_it_is_listed_and_pauses(
+    start: Start, kafka: KafkaBroker, topic: str, client: Client, store: StoreProcess
+) -> None:
+    def row() -> dict[str, Any]:
+        (found,) = json.loads(command(store, "flow", "list", "--json"))
+        assert isinstance(found, dict)
+        return found
+
+    produce(kafka, topic, numbers(100))
+    flows = start(flow_from(kafka, topic))
+    wait_until(lambda: row()["sent"] == 100)
+    wait_until(lambda: row()["lag"] == 0)
+    assert (row()["flow"], row()["consumers"], row()["errors"]) == ("orders", 1, 0)
+    assert "orders over $flows/orders/source is paused" in command(store, "flow", "pause", "orders")
+    wait_until(lambda: "it is paused" in flows.log_text())
+    produce(kafka, topic, numbers(100, 150))
+    wait_until(lambda: row()["lag"] == 50)
+    assert row()["paused"]
+    flows.restart()
+    wait_until(lambda: row()["consumers"] == 1 and row()["sent"] == 0)
+    assert stored(client)["in/0"] == numbers(100)
+    command(store, "flow", "resume", "orders")
+    wait_until(lambda: len(stored(client)["in/0"]) == 150)
+    assert stored(client)["in/0"] == numbers(150)
+
+
 def test_two_processes_of_a_flow_store_nothing_twice(start: Start, kafka: KafkaBroker, client: Client) -> None:
     topic = new_topic(kafka, 3)
     text = flow_from(kafka, topic)

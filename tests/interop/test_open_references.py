@@ -11,6 +11,7 @@ from pathlib import Path
 import jwt
 import pytest
 
+from store.state.consumer_work import ConsumerWork
 from store.wire import group_messages as of_group
 from store.wire import messages as wire
 from store.wire.base import Ref, WireMessage
@@ -45,6 +46,7 @@ BY_REF: dict[type[WireMessage], Callable[[int], WireMessage]] = {
     of_group.ChangeInvisible: lambda ref: of_group.ChangeInvisible(ref, RECEIPTS, 1_000),
     of_group.Reject: lambda ref: of_group.Reject(ref, RECEIPTS, None, ""),
     of_group.GroupWhere: of_group.GroupWhere,
+    of_group.TellWork: lambda ref: of_group.TellWork(ref, ConsumerWork()),
 }
 """What names something open by its number."""
 ASKED = {kind.message for kind in KINDS if kind.asked}

@@ -23,6 +23,7 @@ from store.state.changes import (
     WillFired,
     encode_change,
 )
+from store.state.consumer_work import ConsumerWork
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
@@ -73,6 +74,8 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_group.ChangeInvisible(1, [], 1),
     of_group.Reject(1, [], None, ""),
     of_group.GroupWhere(1),
+    of_group.TellWork(1, ConsumerWork()),
+    of_group.ListWork("", 0),
     of_group.GroupList("", 0),
     of_group.GroupReset("g", "t", "earliest"),
     of_group.GroupDrop("g", "t"),
@@ -121,7 +124,7 @@ OF_CLIENTS = {
     "LocateTable",
     "Topics",
 }
-OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters", "GroupWhere"}
+OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters", "GroupWhere", "TellWork", "ListWork"}
 OF_OPERATORS = {"ShowServer", "TopicReaders", "DeadLetters", "SettleDeadLetter", "DescribeClient"}
 OF_OPERATORS |= {"ListGateways", "ShowGateway", "ServeTier"}
 OF_THE_STORE: tuple[WireMessage, ...] = (

@@ -22,7 +22,9 @@ from penstock.console.store.groups import (
     pause_group,
     paused_groups,
     the_group,
+    works_of_groups,
 )
+from store.state.consumer_work import ConsumerWork
 from store.wire import group_messages as of_group
 
 router = APIRouter(tags=["groups"])
@@ -36,6 +38,20 @@ class ConsumerModel(BaseModel):
     consumer: str
     in_flight: int
     partitions: list[int]
+
+
+class WorkModel(BaseModel):
+    """What a flow tells of its work since its process started."""
+
+    sent: int = Field(description="Messages that are where it leads.")
+    failed: int = Field(description="Attempts that failed.")
+    dead: int = Field(description="Dead letters.")
+    lost: int = Field(description="Records that Kafka deleted before the flow had read them.")
+    outages: int = Field(description="How often the place that it leads to, or comes from, was away.")
+    lag: int | None = Field(description="Records in Kafka that it has yet to bring; null for a flow from the store.")
+    away: bool = Field(description="Its place takes, or gives, nothing now.")
+    error: str = Field(description="The newest one; empty: there was none.")
+    error_ms: int = Field(description="When that was, Unix time in ms.")
 
 
 class GroupModel(BaseModel):
@@ -52,6 +68,7 @@ class GroupModel(BaseModel):
     consumers: int
     paused: bool = Field(description="It hands out nothing; what consumers hold stays theirs.")
     some_consumers: list[ConsumerModel]
+    work: WorkModel | None = Field(description="Of a flow; null: its consumers tell nothing.")
     settings: dict[str, Any]
 
 
@@ -86,7 +103,8 @@ async def groups(
     """Those whose messages the user may subscribe to."""
     connection = caller.connection
     found, paused = await listed_groups(connection, name), await paused_groups(connection, name)
-    return GroupsModel(groups=[_model(connection, each, paused) for each in found])
+    works = await works_of_groups(connection, name)
+    return GroupsModel(groups=[_model(connection, each, paused, works) for each in found])
 
 
 @router.get("/groups/{group}", operation_id="get_group", summary="One consumer group")
@@ -109,7 +127,7 @@ async def one(
         found = await _the_one(connection, group, topic_filter)
     else:
         found = await _of_this_name(connection, group)
-    return _model(connection, found, await paused_groups(connection, group))
+    return _model(connection, found, await paused_groups(connection, group), await works_of_groups(connection, group))
 
 
 @router.post("/groups/{group}/move", operation_id="move_group", summary="Have a group go on elsewhere")
@@ -180,13 +198,20 @@ async def _of_this_name(connection: StoreConnection, name: str) -> of_group.Grou
     return found[0]
 
 
-def _model(connection: StoreConnection, found: of_group.GroupInfo, paused: set[GroupKey]) -> GroupModel:
+def _model(
+    connection: StoreConnection,
+    found: of_group.GroupInfo,
+    paused: set[GroupKey],
+    works: dict[GroupKey, ConsumerWork],
+) -> GroupModel:
+    work = works.get((found.group, found.topic_filter))
     fields: dict[str, Any] = msgspec.to_builtins({name: getattr(found, name) for name in _SHOWN})
     return GroupModel(
         group=connection.names.plain_group(found.group),
         topic_filter=connection.names.plain_topic(found.topic_filter),
         settings=msgspec.structs.asdict(found.settings),
         paused=(found.group, found.topic_filter) in paused,
+        work=WorkModel(**msgspec.structs.asdict(work)) if work is not None else None,
         some_consumers=[ConsumerModel(**msgspec.structs.asdict(each)) for each in found.some],
         **fields,
     )

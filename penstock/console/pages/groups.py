@@ -8,7 +8,15 @@ from starlette.responses import Response
 
 from penstock.console.errors import Problem
 from penstock.console.pages.rendering import PageVisit, page
-from penstock.console.store.groups import look_at_move, move_group, pause_group, paused_groups, seen_groups, the_group
+from penstock.console.store.groups import (
+    look_at_move,
+    move_group,
+    pause_group,
+    paused_groups,
+    seen_groups,
+    the_group,
+    works_of_groups,
+)
 from store.wire.group_messages import GroupDone, GroupDrop, GroupInfo, GroupList, GroupsListed
 
 MOST_NAME = 255
@@ -22,15 +30,17 @@ async def groups_page(visit: PageVisit) -> Response:
     found, _ = await connection.request(GroupList("", skip), GroupsListed)
     after = skip + len(found.groups) if found.more else None
     groups, paused = await seen_groups(connection, found.groups), await paused_groups(connection)
-    return visit.show("groups.html", groups=groups, paused=paused, after=after, names=connection.names)
+    works = await works_of_groups(connection)
+    return visit.show("groups.html", groups=groups, paused=paused, works=works, after=after, names=connection.names)
 
 
 @page("/group")
 async def group_page(visit: PageVisit) -> Response:
     name, connection = visit.asked("name"), visit.caller.connection
     group = await _group(visit, name, visit.asked("filter"))
-    is_paused = (group.group, group.topic_filter) in await paused_groups(connection, name)
-    return visit.show("group.html", group=group, is_paused=is_paused, names=connection.names)
+    key = group.group, group.topic_filter
+    is_paused, work = key in await paused_groups(connection, name), (await works_of_groups(connection, name)).get(key)
+    return visit.show("group.html", group=group, is_paused=is_paused, work=work, names=connection.names)
 
 
 async def _group(visit: PageVisit, name: str, topic_filter: str) -> GroupInfo:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 from penstock.console.errors import Problem
 from penstock.console.store.connection import StoreConnection
 from penstock.sdk.errors import StoreRefused
+from store.state.consumer_work import ConsumerWork
 from store.wire import group_messages as of_group
-from store.wire.handshake import PAUSING_VERSION
+from store.wire.handshake import PAUSING_VERSION, WORK_VERSION
 from store.wire.messages import FailureCode, Locate, Located
 
 GroupKey = tuple[str, str]
@@ -52,7 +53,7 @@ async def seen_groups(connection: StoreConnection, groups: list[of_group.GroupIn
 async def paused_groups(connection: StoreConnection, name: str = "") -> set[GroupKey]:
     """Those of a name (empty: all) that are paused; none where the store cannot pause. Raises a ClientError."""
     found: set[GroupKey] = set()
-    if not _can_pause(connection):
+    if not _knows(connection, PAUSING_VERSION):
         return found
     more = True
     in_log = connection.names.group(name) if name else ""
@@ -63,12 +64,27 @@ async def paused_groups(connection: StoreConnection, name: str = "") -> set[Grou
     return found
 
 
+async def works_of_groups(connection: StoreConnection, name: str = "") -> dict[GroupKey, ConsumerWork]:
+    """What consumers tell of their work, of the groups of a name (empty: all); none where the store is too old to know.
+
+    Raises a ClientError.
+    """
+    found: dict[GroupKey, ConsumerWork] = {}
+    more = _knows(connection, WORK_VERSION)
+    in_log = connection.names.group(name) if name else ""
+    while more:
+        answer, _ = await connection.request(of_group.ListWork(in_log, len(found)), of_group.WorkListed)
+        found |= {(each.group, each.topic_filter): each.work for each in answer.works}
+        more = answer.more and bool(answer.works)
+    return found
+
+
 async def pause_group(connection: StoreConnection, name: str, topic_filter: str, paused: bool) -> int:
     """Have a group deal nothing more, or go on. Returns the queue_offset before which all is done with.
 
     Raises Problem, or a ClientError.
     """
-    if not _can_pause(connection):
+    if not _knows(connection, PAUSING_VERSION):
         raise Problem(501, "store-too-old", "this store cannot pause groups", "upgrade the store")
     names = connection.names
     request = of_group.GroupPause(names.group(name), names.topic(topic_filter), paused)
@@ -133,7 +149,7 @@ def move_look(group: of_group.GroupInfo, queue_offset: int) -> MoveLook:
     return MoveLook(queue_offset, skipped, looked_until - queue_offset - max(0, held - skipped), is_exact)
 
 
-def _can_pause(connection: StoreConnection) -> bool:
+def _knows(connection: StoreConnection, version: int) -> bool:
     """An older store would end the connection. A store that is away now is asked: the request waits for it."""
     welcome = connection.welcome
-    return welcome is None or welcome.version >= PAUSING_VERSION
+    return welcome is None or welcome.version >= version

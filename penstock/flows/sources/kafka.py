@@ -10,17 +10,18 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
+from penstock.flows.counts import TOLD_EVERY_S, FlowCounts
 from penstock.flows.definition import Flow
 from penstock.flows.errors import FlowError, SinkAway
 from penstock.flows.gate import SinkGate
-from penstock.flows.runner import FlowCounts
 from penstock.flows.sinks.penstock import OWN_STORE
+from penstock.flows.sources.group import FlowGroup
 from penstock.flows.sources.numbered import NumberedAppends
 from penstock.flows.sources.partition import PartitionFeed
 from penstock.flows.sources.records import KafkaRecord
@@ -36,6 +37,7 @@ from penstock.flows.sources.topic import (
 )
 from penstock.sdk.client import Client
 from penstock.sdk.errors import AddressError, CannotConnect, ConnectionLost
+from store.state.consumer_work import ConsumerWork
 from store.wire.base import PRODUCER
 
 log = logging.getLogger("penstock.flows")
@@ -52,11 +54,14 @@ class KafkaRunner:
         """`client`: of the flow's own store. Raises FlowError."""
         self.flow = flow
         self.counts = FlowCounts()
-        self.gate = SinkGate(flow.name, chance, "Kafka sends records again")
+        self.gate = SinkGate(flow.name, chance, self.counts.note, "Kafka sends records again")
         self._place = topic_place(flow)
         self._start = PartitionStart(flow)
         self._is_own = flow.said.to in OWN_STORE
         self._client = client if self._is_own else _another_store(flow)
+        self.group = FlowGroup(flow, client, self._work)
+        self.positions: dict[int, int] = {}
+        """By partition: up to which offset the store has the records."""
         self._task: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
@@ -73,16 +78,53 @@ class KafkaRunner:
 
     async def _run(self) -> None:
         reader = ReaderThread(self._place)
+        grouped = asyncio.create_task(self.group.run())
         try:
             if not self._is_own:
                 await self._connect()
             while not self.gate.is_stopping:
+                await self._resumed(reader)
                 topic = await self._described(reader)
-                await TopicAtWork(self, self._client, reader, topic, self._start).run()
+                await self._until_paused(TopicAtWork(self, self._client, reader, topic, self._start))
         finally:
+            grouped.cancel()
+            await asyncio.gather(grouped, return_exceptions=True)
             await reader.close()
             if not self._is_own:
                 await self._client.close()
+
+    def _work(self) -> ConsumerWork:
+        return self.counts.work(self.gate.outages, bool(self.gate.away))
+
+    async def _resumed(self, reader: ReaderThread) -> None:
+        """Wait while the flow is paused; its lag grows."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self.group.going.wait()
+                    return
+            try:
+                ends = await reader.do(lambda reader: {each: reader.bounds(each)[1] for each in self.positions})
+            except KafkaException as error:
+                self.gate.troubled(f"Kafka, topic {self._place.topic}: {said_by_kafka(error)}")
+            else:
+                self.behind(ends)
+
+    async def _until_paused(self, work: TopicAtWork) -> None:
+        """What the store has not answered comes again, once the flow is resumed."""
+        tasks = [asyncio.create_task(work.run()), asyncio.create_task(self.group.paused.wait())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def behind(self, ends: Mapping[int, int]) -> None:
+        """Partitions of its topic end there."""
+        self.counts.lag = sum(max(0, end - self.positions.get(partition, end)) for partition, end in ends.items())
 
     async def _connect(self) -> None:
         """To another store, once it is there."""
@@ -117,6 +159,7 @@ class TopicAtWork:
     def __init__(
         self, runner: KafkaRunner, client: Client, reader: ReaderThread, topic: KafkaTopic, start: PartitionStart
     ) -> None:
+        self._runner = runner
         self._flow, self._counts, self._gate = runner.flow, runner.counts, runner.gate
         self._client, self._reader, self._topic, self._start = client, reader, topic, start
         self._name = f"{PRODUCER}kafka:{self._flow.name}:{topic.cluster_id}:{topic.topic_id}"
@@ -126,7 +169,7 @@ class TopicAtWork:
         self._feeds: dict[int, PartitionFeed] = {}
         self._appends: list[NumberedAppends] = [self._whole]
         self._tasks: list[asyncio.Task[None]] = []
-        self._looked_s = time.monotonic()
+        self._looked_s = self._counted_s = time.monotonic()
         self._in_hand = self._in_hand_bytes = 0
         self._room = asyncio.Event()
 
@@ -140,6 +183,7 @@ class TopicAtWork:
                     await self._begin()
                 await self._assign()
                 await self._read()
+                await self._count_lag()
                 for task in self._tasks:
                     if task.done():
                         task.result()
@@ -242,9 +286,16 @@ class TopicAtWork:
 
     def _trouble(self, reason: str) -> None:
         """The library goes on trying by itself."""
-        if not self._gate.away:
-            log.warning("flow %s: Kafka, topic %s: %s; it waits for it", self._flow.name, self._topic.name, reason)
-        self._gate.away = reason
+        self._gate.troubled(f"Kafka, topic {self._topic.name}: {reason}")
+
+    async def _count_lag(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._counted_s < TOLD_EVERY_S:
+            return
+        self._counted_s = now_s
+        positions = {number: feed.position for number, feed in self._feeds.items() if feed.begun.is_set()}
+        self._runner.positions = positions
+        self._runner.behind(await self._reader.do(lambda reader: reader.known_ends(positions)))
 
     async def _out_of_range(self, partition: int) -> None:
         """What comes next is gone, or not there yet."""

@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Protocol, cast
 
+from penstock.flows.counts import FlowCounts
 from penstock.flows.definition import Flow
 from penstock.flows.errors import Unfit
-from penstock.flows.runner import FlowCounts
 from penstock.flows.sources.messages import ToStore, letter_of, message_of
 from penstock.flows.sources.records import KafkaRecord
 from penstock.sdk.batch import Make
@@ -80,13 +80,14 @@ class PartitionFeed:
         """Where the consumer has to go on; None: it is where it should be."""
         self.fetched = 0
         """Behind the last record that came."""
+        self.position = 0
+        """Of the first record that is not settled."""
         self.why_waiting = ""
         """Why the store takes nothing; empty: it does."""
         self._flow, self._make, self._appends, self._counts = flow, make, appends, counts
         self._start, self._on_settled = start, settled
         self._records: deque[KafkaRecord] = deque()
         self._came = asyncio.Event()
-        self._position = 0  # of the first record that is not settled
         self._told = 0  # how far the store knows
         self._told_s = 0.0
         self._careful_until = 0  # up to here records go one by one
@@ -126,12 +127,12 @@ class PartitionFeed:
         start = known or await self._start(self.partition)
         if start > known:
             await self._appends.append(start, b"")
-        self._position = self._told = self.fetch_from = start
+        self.position = self._told = self.fetch_from = start
         self.begun.set()
 
     def _read_again(self, offset: int) -> None:
         self._drop(len(self._records))
-        self._position = self._told = self.fetch_from = offset
+        self.position = self._told = self.fetch_from = offset
 
     def _settle_to(self, offset: int) -> None:
         """The store has everything before an offset."""
@@ -141,7 +142,7 @@ class PartitionFeed:
                 break
             count += 1
         self._drop(count)
-        self._position = max(self._position, offset)
+        self.position = max(self.position, offset)
         self._told = max(self._told, offset)
 
     def _drop(self, count: int) -> None:
@@ -156,7 +157,7 @@ class PartitionFeed:
         is_sure = False
         ahead: FeedPack | None = None
         while True:
-            is_single = not is_sure or self._position < self._careful_until
+            is_single = not is_sure or self.position < self._careful_until
             if ahead is None:
                 await self._some(is_sure)
                 ahead = self._pack(0, 1 if is_single else MOST_RECORDS)
@@ -179,7 +180,7 @@ class PartitionFeed:
                 is_sure = is_sure or is_new
             self._counts.taken += pack.taken
             self._counts.passed += pack.stored + pack.letters
-            self._position = max(self._position, pack.end)
+            self.position = max(self.position, pack.end)
             self._drop(pack.taken)
 
     @property
@@ -198,9 +199,9 @@ class PartitionFeed:
                     await self._came.wait()
             except TimeoutError:
                 _ = self._appends.welcome
-                if self._position > self._told and is_sure:
-                    await self._appends.append(self._position, b"")
-                    self._told, self._told_s = self._position, self._now_s
+                if self.position > self._told and is_sure:
+                    await self._appends.append(self.position, b"")
+                    self._told, self._told_s = self.position, self._now_s
 
     async def _refused(self, pack: FeedPack, error: StoreRefused) -> bool:
         """Whether its record, which is the only one, is given up. Raises ConnectionLost."""
@@ -246,7 +247,7 @@ class PartitionFeed:
         left_changes = pack_changes(welcome)
         parts: list[bytes] = []
         count = stored = letters = 0
-        end = self._position
+        end = self.position
         topic = None
         for record in islice(self._records, skipped, skipped + most):
             made, is_letter = self._made(record)

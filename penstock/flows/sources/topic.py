@@ -73,6 +73,15 @@ class KafkaReader:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return found
 
+    def known_ends(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Behind the last record of each, as it was when records came last; those of which that is known."""
+        ends = {}
+        for partition in partitions:
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+            if end >= 0:
+                ends[partition] = end
+        return ends
+
     def offset_at(self, partition: int, time_ms: int) -> int:
         """Of the first record that is not older; behind the last one if there is none. Raises KafkaException."""
         asked = [TopicPartition(self._topic, partition, time_ms)]

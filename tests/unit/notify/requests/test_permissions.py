@@ -7,6 +7,7 @@ import pytest
 
 from notify.requests.permissions import RIGHTS
 from notify.requests.users import Origin, Permission
+from store.state.consumer_work import ConsumerWork
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
@@ -132,9 +133,12 @@ def test_lists_show_the_groups_whose_messages_a_user_may_have(bench: WireBench, 
         opened = everyone.call(of_group.GroupOpen(group, prefix + topic_filter, "c", None, "latest"))
         assert isinstance(opened, of_group.GroupOpened)
         everyone.call(of_group.GroupPause(group, prefix + topic_filter, True))
+        assert everyone.call(of_group.TellWork(opened.ref, ConsumerWork(sent=7))) == of_group.WorkNoted(True)
     claims = {"namespace": namespace} if namespace else {}
     ann = bench.connect("ann", Role.CLIENT, judge=users_of(rules), password=token("ann", **claims))
     for request in (of_group.GroupList("", 0), of_group.PausedGroups("", 0)):
         listed = ann.call(request)
         assert isinstance(listed, of_group.GroupsListed)
         assert [each.topic_filter for each in listed.groups] == [f"{prefix}line/1"]
+    works = [of_group.GroupWork(group, f"{prefix}line/1", ConsumerWork(sent=7))]
+    assert ann.call(of_group.ListWork("", 0)) == of_group.WorkListed(works, False)

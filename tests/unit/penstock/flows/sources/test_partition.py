@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.flows.counts import FlowCounts
 from penstock.flows.definition import Flow, read_flows
-from penstock.flows.runner import FlowCounts
 from penstock.flows.sources.partition import PartitionFeed
 from penstock.flows.sources.records import KafkaRecord
 from penstock.sdk.errors import ConnectionLost, StoreRefused
