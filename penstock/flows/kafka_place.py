@@ -6,8 +6,11 @@ import logging
 import re
 from typing import Any, Final, NamedTuple
 
+from confluent_kafka import KafkaError
+
 from penstock.flows.definition import Flow
 from penstock.flows.errors import FlowError
+from penstock.flows.trust import trusted
 
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -44,12 +47,23 @@ def kafka_place(flow: Flow, field: str, url: str) -> KafkaPlace:
     }
     protocol = "SSL" if scheme == "kafkas" else "PLAINTEXT"
     if protocol == "SSL" and flow.said.ca_file:
+        trusted(flow)
         config["ssl.ca.location"] = flow.said.ca_file
     config["security.protocol"] = protocol
     if said.user:
         config["security.protocol"] = f"SASL_{protocol}"
         config |= {"sasl.mechanism": said.mechanism, "sasl.username": said.user, "sasl.password": flow.kafka_password}
     return KafkaPlace(servers, topic, config)
+
+
+def refusal(error: KafkaError) -> str:
+    """What of the flow is to be corrected, where brokers do not let it in or it does not trust them; empty: neither."""
+    match error.code():
+        case KafkaError._AUTHENTICATION | KafkaError.SASL_AUTHENTICATION_FAILED:
+            return "kafka.password: correct it, or kafka.user or kafka.mechanism"
+        case KafkaError._SSL:
+            return "ca_file: give the authority that signed the brokers' certificates, and the names that these are for"
+    return ""
 
 
 def is_kafka_topic(name: str) -> bool:

@@ -14,7 +14,9 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.cimpl import NewPartitions
 
+from penstock.flows.sources.kafka import MOST_IN_HAND
 from penstock.sync import Client
+from tests.interop.test_console_process import passwords
 from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_flows import flow_from, new_topic, produce, producer, stored
@@ -251,6 +253,28 @@ def test_it_is_listed_and_pauses(
     command(store, "flow", "resume", "orders")
     wait_until(lambda: len(stored(client)["in/0"]) == 150)
     assert stored(client)["in/0"] == numbers(150)
+
+
+def test_a_partition_that_the_store_refuses_holds_up_no_other(kafka: KafkaBroker, tmp_path: Path) -> None:
+    file = passwords(tmp_path, mill="s3c")
+    (tmp_path / "secret").write_text("s3c")
+    (tmp_path / "secret").chmod(0o600)
+    store = StoreProcess(tmp_path, settings={"auth.password_file": file, "quota.user_topics": 1})
+    topic = new_topic(kafka, partitions=2)
+    as_user = {"PENSTOCK_FLOWS__USER": "mill", "PENSTOCK_FLOWS__PASSWORD_FILE": str(tmp_path / "secret")}
+    produce(kafka, topic, numbers(1), partition=1)
+    flows = FlowsPart(store, tmp_path, flow_from(kafka, topic), as_user)
+    try:
+        with Client(store.url.replace("tcp://", "penstock://"), user="mill", password="s3c") as client:
+            wait_until(lambda: len(stored(client).get("in/1", ())) == 1)
+            produce(kafka, topic, numbers(MOST_IN_HAND + 10_000))
+            wait_until(lambda: "partition 0: the store refused: quota.user_topics" in flows.log_text())
+            produce(kafka, topic, numbers(1, MOST_IN_HAND), partition=1)
+            wait_until(lambda: len(stored(client)["in/1"]) == MOST_IN_HAND)
+            assert stored(client) == {"in/1": numbers(MOST_IN_HAND)}
+    finally:
+        flows.kill()
+        store.close()
 
 
 def test_two_processes_of_a_flow_store_nothing_twice(start: Start, kafka: KafkaBroker, client: Client) -> None:

@@ -17,6 +17,7 @@ from tests.interop.programs import penstock, run
 from tests.interop.test_flows import letters, wait_until
 from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
+from tests.support.kafka_relay import CREATE_TOPICS, DESCRIBE_CONFIGS, KafkaRelay
 from tests.support.kafka_topics import committed, headers, values
 from tests.support.store_process import StoreProcess
 
@@ -175,6 +176,24 @@ def test_a_broker_that_hangs_and_one_that_is_killed(kafka: KafkaBroker, topic: s
     wait_until(lambda: len(values(kafka.url, topic)) >= number)
     assert values(kafka.url, topic) == [b"%d" % i for i in range(number)]
     assert letters(client) == []
+
+
+def test_a_request_that_has_no_answer_is_made_again(kafka: KafkaBroker, topic: str, flows: Any, client: Client) -> None:
+    kafka.create_topic(topic)
+    client.publish("plant/1/temp", b"1")
+    relay = KafkaRelay(kafka.node.relay_port, kafka.node.relayed_port)
+    relay.held = {CREATE_TOPICS, DESCRIBE_CONFIGS}
+    text = flow(kafka, topic, f'start = "earliest"\nformat = "raw"\n{ONCE}')
+    try:
+        started = flows(text.replace(kafka.url, relay.url).replace("timeout_s = 3", "timeout_s = 1"))
+        for kind in (CREATE_TOPICS, DESCRIBE_CONFIGS):  # the second one once the topic is there
+            wait_until(relay.was_held.is_set)
+            wait_until(lambda: "it did not answer in time; it waits for it" in started.log_text())
+            relay.held.discard(kind)
+            relay.was_held.clear()
+        wait_until(lambda: values(kafka.url, topic) == [b"1"])
+    finally:
+        relay.close()
 
 
 def test_a_second_process_takes_over_and_a_reset_sends_again(

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from loadtest.ports import HOST, STOP_TIMEOUT_S, free_port
+from tests.support.kafka_secured import KafkaSecured
 from tests.support.server_process import ROOT
 
 JARS = ROOT / "tests/kafka/jars"
@@ -39,6 +40,12 @@ FOR_TESTS = {
     "num.network.threads": 2,
     "num.io.threads": 4,
     "log.cleaner.dedupe.buffer.size": 16_777_216,
+}
+LISTENERS = {
+    "CONTROLLER": "PLAINTEXT",
+    "PLAINTEXT": "PLAINTEXT",
+    "SASL_SSL": "SASL_SSL",
+    "RELAYED": "PLAINTEXT",
 }
 JAVA_OPTIONS = (
     "-Xms256m",
@@ -68,6 +75,9 @@ class KafkaNode:
     port: int = field(default_factory=free_port)
     controller_port: int = field(default_factory=free_port)
     voters: Mapping[int, int] = field(default_factory=dict)
+    secured: KafkaSecured | None = None
+    relayed_port: int = 0  # another one, at which it names relay_port as its own
+    relay_port: int = 0
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def properties(self, folder: Path) -> dict[str, object]:
@@ -76,17 +86,25 @@ class KafkaNode:
             listeners.append(f"PLAINTEXT://{HOST}:{self.port}")
         if "controller" in self.roles:
             listeners.append(f"CONTROLLER://{HOST}:{self.controller_port}")
+        if self.secured is not None:
+            listeners.append(f"SASL_SSL://{HOST}:{self.secured.port}")
+        advertised = [each for each in listeners if not each.startswith("CONTROLLER")]
+        if self.relayed_port:
+            listeners.append(f"RELAYED://{HOST}:{self.relayed_port}")
+            advertised.append(f"RELAYED://{HOST}:{self.relay_port}")
         voters = self.voters or {self.node_id: self.controller_port}
         return {
             "process.roles": ",".join(self.roles),
             "node.id": self.node_id,
             "listeners": ",".join(listeners),
+            **({"advertised.listeners": ",".join(advertised)} if advertised else {}),
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in LISTENERS.items()),
             "controller.quorum.voters": ",".join(f"{node}@{HOST}:{port}" for node, port in voters.items()),
             "log.dirs": folder / "data",
             **FOR_TESTS,
             **(ONE_BROKER if not self.voters else {}),
+            **(self.secured.properties() if self.secured is not None else {}),
             **self.settings,
         }
 

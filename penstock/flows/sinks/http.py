@@ -13,7 +13,6 @@ import hmac
 import ipaddress
 import re
 import socket
-import ssl
 import time
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
@@ -25,6 +24,7 @@ import aiohttp
 from penstock.flows.definition import Flow, Network
 from penstock.flows.errors import FlowError, SinkAway, SinkFailed, SinkRefused
 from penstock.flows.events import EventWriter, FlowEvent, Written
+from penstock.flows.trust import trusted
 from penstock.sdk.subscription import Subscription
 
 MOST_ANSWER_BYTES: Final = 64 << 10  # of which more is not read
@@ -74,7 +74,7 @@ class HttpSink:
                     flow.name, "headers", f"{header!r} is no name of an HTTP header", "use letters, digits and -"
                 )
         self._key = _signing_key(flow)
-        self._tls = _tls(flow)
+        self._tls = trusted(flow)
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self, _: Subscription) -> None:
@@ -218,13 +218,3 @@ def _signing_key(flow: Flow) -> bytes:
         raise FlowError(
             flow.name, "sign", "behind whsec_ there is no base64", "make it with: openssl rand -base64 32"
         ) from None
-
-
-def _tls(flow: Flow) -> ssl.SSLContext | bool:
-    """Raises FlowError."""
-    if not flow.said.ca_file:
-        return True
-    try:
-        return ssl.create_default_context(cafile=flow.said.ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise FlowError(flow.name, "ca_file", f"{flow.said.ca_file}: {error}", "give certificates in PEM") from None

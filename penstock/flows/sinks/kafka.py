@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from penstock.flows.definition import Flow
 from penstock.flows.errors import FlowError, SinkAway, SinkLost, SinkRefused
 from penstock.flows.events import EventWriter, FlowEvent
-from penstock.flows.kafka_place import is_kafka_topic, kafka_place
+from penstock.flows.kafka_place import is_kafka_topic, kafka_place, refusal
 from penstock.flows.sinks.kafka_done import DoneMessages, DoneTopic
 from penstock.sdk.errors import ClientError
 from penstock.sdk.subscription import Subscription
@@ -89,7 +89,7 @@ class KafkaSink:
         self._writer = writer
         self._topic = place.topic
         self._timeout_s = flow.said.timeout_s
-        self._brokers_say = ""  # the last thing, of a connection
+        self._brokers_say: KafkaError | None = None  # the last thing, of a connection
         id_ = flow.said.kafka.id or f"penstock.flow.{flow.name}"
         self._config: dict[str, Any] = {
             **place.config,
@@ -104,7 +104,7 @@ class KafkaSink:
         self._done: DoneMessages | None = None
         self._done_topic: DoneTopic | None = None
         if flow.said.kafka.exactly_once:
-            self._done_topic = DoneTopic(id_, place.config, self._timeout_s)
+            self._done_topic = DoneTopic(id_, {**place.config, "error_cb": self._noted}, self._timeout_s)
             self._config |= {
                 "transactional.id": id_,
                 "transaction.timeout.ms": round(max(TRANSACTION_S, self._timeout_s) * 1000),
@@ -208,7 +208,8 @@ class KafkaSink:
         return await asyncio.get_running_loop().run_in_executor(self._thread, do, *args)
 
     def _noted(self, error: KafkaError) -> None:
-        self._brokers_say = error.str()
+        if self._brokers_say is None or not refusal(self._brokers_say):  # what follows it says less
+            self._brokers_say = error
 
     def _open(self) -> None:
         """Raises SinkAway, SinkLost."""
@@ -330,5 +331,10 @@ class KafkaSink:
         return SinkAway(self._why(error.str()))
 
     def _why(self, text: str) -> str:
-        said, self._brokers_say = self._brokers_say, ""
-        return f"Kafka: {text}{f' ({said})' if said and said != text else ''}"
+        error, self._brokers_say = self._brokers_say, None
+        if error is None:
+            return f"Kafka: {text}"
+        said, remedy = error.str(), refusal(error)
+        if remedy:
+            return f"Kafka: {said}; {remedy}"
+        return f"Kafka: {text}{f' ({said})' if said != text else ''}"

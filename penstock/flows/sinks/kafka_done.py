@@ -107,6 +107,12 @@ class DoneTopic:
     def make(self) -> None:
         """Make it if it is not there. Raises KafkaException, SinkAway (it is no compacted one)."""
         admin = AdminClient(dict(self._config))
+        try:
+            self._make(admin)
+        finally:
+            admin.poll(0)  # for what it says of its connections
+
+    def _make(self, admin: AdminClient) -> None:
         if self.name not in admin.list_topics(timeout=self._timeout_s).topics:
             (made,) = admin.create_topics(
                 [NewTopic(self.name, num_partitions=1, replication_factor=-1, config=TOPIC_CONFIG)],

@@ -23,7 +23,7 @@ from penstock.flows.gate import SinkGate
 from penstock.flows.sinks.penstock import OWN_STORE
 from penstock.flows.sources.group import FlowGroup
 from penstock.flows.sources.numbered import NumberedAppends
-from penstock.flows.sources.partition import PartitionFeed
+from penstock.flows.sources.partition import KEPT_RECORDS, PartitionFeed
 from penstock.flows.sources.records import KafkaRecord
 from penstock.flows.sources.topic import (
     WAIT_S,
@@ -33,6 +33,7 @@ from penstock.flows.sources.topic import (
     ReaderThread,
     record_of,
     said_by_kafka,
+    told,
     topic_place,
 )
 from penstock.sdk.client import Client
@@ -172,6 +173,7 @@ class TopicAtWork:
         self._looked_s = self._counted_s = time.monotonic()
         self._in_hand = self._in_hand_bytes = 0
         self._room = asyncio.Event()
+        self._held_up: set[int] = set()  # partitions of which nothing more is read for now
 
     async def run(self) -> None:
         """Until cancelled, or until the topic was made anew."""
@@ -248,14 +250,32 @@ class TopicAtWork:
     async def _assign(self) -> None:
         """Have the consumer go on where the feeds want."""
         begun = {number: feed for number, feed in self._feeds.items() if feed.begun.is_set()}
-        if not any(feed.fetch_from is not None for feed in begun.values()):
+        if not (self._hold_up() or any(feed.fetch_from is not None for feed in begun.values())):
             return
         places = {}
         for number, feed in begun.items():
             if feed.fetch_from is not None:
                 feed.fetched, feed.fetch_from = feed.fetch_from, None
-            places[number] = feed.fetched
+            if number not in self._held_up:
+                places[number] = feed.fetched
         await self._reader.do(lambda reader: reader.assign(places))
+
+    def _hold_up(self) -> bool:
+        """Have no partition that the store takes nothing of fill the room of the others. Whether anything changes."""
+        share = MOST_IN_HAND // (2 * len(self._feeds))
+        before = len(self._held_up)
+        for number in [each for each in self._held_up if self._feeds[each].in_hand <= KEPT_RECORDS // 2]:
+            self._held_up.remove(number)
+        is_less = len(self._held_up) < before
+        full = {
+            number
+            for number, feed in self._feeds.items()
+            if feed.why_waiting and feed.in_hand > max(share, KEPT_RECORDS) and number not in self._held_up
+        }
+        for number in full:
+            self._feeds[number].cut(share)
+        self._held_up |= full
+        return is_less or bool(full)
 
     async def _read(self) -> None:
         if self._in_hand >= MOST_IN_HAND or self._in_hand_bytes >= MOST_IN_HAND_BYTES:
@@ -277,7 +297,7 @@ class TopicAtWork:
             elif error.code() != KafkaError._PARTITION_EOF:
                 errors.append(error)
         for error in errors:
-            self._trouble(error.str())
+            self._trouble(told(error))
         if came and self._gate.away:
             self._gate.answered(await self._gate.passed())
         for partition, records in came.items():

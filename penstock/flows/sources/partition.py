@@ -33,6 +33,7 @@ from store.wire.messages import FailureCode, Welcome
 log = logging.getLogger("penstock.flows")
 
 MOST_RECORDS: Final = 500  # in one Append
+KEPT_RECORDS: Final = 2 * MOST_RECORDS  # which may be under way
 PAUSE_S: Final = 0.5  # before the store is asked again that takes nothing
 PROGRESS_S: Final = 5.0  # in which the store is told how far a flow has come that lets nothing through
 OF_THE_MESSAGE: Final = (FailureCode.BAD_REQUEST, FailureCode.RECORD_TOO_LARGE, FailureCode.NOT_PERMITTED)
@@ -104,6 +105,13 @@ class PartitionFeed:
         self.fetched = records[-1].offset + 1
         self._records.extend(records)
         self._came.set()
+
+    def cut(self, most: int) -> None:
+        """Drop what stands behind the first `most` records. It is to be read again, from `fetched` on."""
+        dropped = [self._records.pop() for _ in range(len(self._records) - max(most, KEPT_RECORDS))]
+        if dropped:
+            self.fetched = dropped[-1].offset
+            self._on_settled(len(dropped), sum(map(len, dropped)))
 
     def skip_to(self, offset: int) -> None:
         """What stands before that cannot be read any more."""
@@ -209,6 +217,7 @@ class PartitionFeed:
             if str(error) != self.why_waiting:
                 log.warning("flow %s: partition %d: %s; it is tried again", self._flow.name, self.partition, error)
             self.why_waiting = str(error)
+            self._counts.note(f"partition {self.partition}: {error}")
             await asyncio.sleep(PAUSE_S)
             return False
         if pack.taken > 1:  # which of them is it?

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.flows.definition import Flow
 from penstock.flows.errors import FlowError
-from penstock.flows.kafka_place import KafkaPlace, kafka_place
+from penstock.flows.kafka_place import KafkaPlace, kafka_place, refusal
 from penstock.flows.sources.records import KafkaRecord
 from penstock.sdk.errors import BadPosition
 from penstock.sdk.positions import moment
@@ -43,7 +43,7 @@ class KafkaReader:
     def __init__(self, place: KafkaPlace) -> None:
         self._topic = place.topic
         self._errors: list[KafkaError] = []
-        self._admin = AdminClient(place.config)
+        self._admin = AdminClient(place.config | {"error_cb": self._errors.append})
         ours = {
             "group.id": place.config["client.id"],  # the library wants one; nothing is committed
             "enable.auto.commit": False,
@@ -56,6 +56,13 @@ class KafkaReader:
             "error_cb": self._errors.append,
         }
         self._consumer = Consumer(place.config | ours)
+
+    def refused(self) -> KafkaError | None:
+        """The error by which brokers do not let it in, or by which it does not trust them."""
+        self._admin.poll(0)
+        found = next(filter(refusal, self._errors), None)
+        self._errors.clear()
+        return found
 
     def describe(self) -> KafkaTopic:
         """Raises KafkaException, TimeoutError."""
@@ -114,8 +121,17 @@ class ReaderThread:
         self._reader: KafkaReader | None = None
 
     async def do(self, call: Callable[[KafkaReader], T]) -> T:
-        """Raises what the call raises."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: call(self._made()))
+        """Raises what the call raises; in place of a KafkaException or a TimeoutError the refusal that is the cause."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._done, call)
+
+    def _done(self, call: Callable[[KafkaReader], T]) -> T:
+        reader = self._made()
+        try:
+            return call(reader)
+        except (KafkaException, TimeoutError):
+            if (refused := reader.refused()) is not None:
+                raise KafkaException(refused) from None
+            raise
 
     def _made(self) -> KafkaReader:
         if self._reader is None:
@@ -181,7 +197,12 @@ def record_of(message: Message) -> KafkaRecord:
 def said_by_kafka(error: Exception) -> str:
     """What an error says, in a line."""
     first = error.args[0] if error.args else None
-    return first.str() if isinstance(first, KafkaError) else str(error) or type(error).__name__
+    return told(first) if isinstance(first, KafkaError) else str(error) or type(error).__name__
+
+
+def told(error: KafkaError) -> str:
+    remedy = refusal(error)
+    return f"{error.str()}; {remedy}" if remedy else error.str()
 
 
 def newest(reader: KafkaReader, partitions: Iterable[int], count: int) -> list[KafkaRecord]:

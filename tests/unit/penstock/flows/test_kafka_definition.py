@@ -6,6 +6,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.flows.kafka_place import kafka_place
+from tests.support.certificates import authority
 from tests.unit.penstock.flows.test_definition import flows_of
 
 TO = 'from = "plant/#"\nto = "kafka://b1:9092,[::1]:9093/telemetry"\n'
@@ -14,11 +15,12 @@ TO = 'from = "plant/#"\nto = "kafka://b1:9092,[::1]:9093/telemetry"\n'
 def test_what_a_client_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "quite secret")
     options = 'kafka = { user = "penstock", password = { env = "KAFKA_PASSWORD" }, exactly_once = true }'
-    (flow,) = flows_of(tmp_path, TO.replace("kafka://", "kafkas://") + f'ca_file = "/ca.pem"\n{options}')
+    ca_file = authority(tmp_path, "ca").certificate
+    (flow,) = flows_of(tmp_path, TO.replace("kafka://", "kafkas://") + f'ca_file = "{ca_file}"\n{options}')
     place = kafka_place(flow, "to", flow.said.to)
     assert (place.servers, place.topic) == ("b1:9092,[::1]:9093", "telemetry")
     assert place.config["security.protocol"] == "SASL_SSL"
-    assert place.config["ssl.ca.location"] == "/ca.pem"
+    assert place.config["ssl.ca.location"] == str(ca_file)
     assert place.config["sasl.password"] == "quite secret"
     assert "quite secret" not in f"{flow!r}{flow.said!r}"
     assert "security.protocol" in kafka_place(flows_of(tmp_path, TO)[0], "to", flow.said.to).config
@@ -27,6 +29,7 @@ def test_what_a_client_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ('to = "kafkas://b1:9092/telemetry"\nca_file = "/ca.pem"', "flow.alarms.ca_file: /ca.pem: "),
         ('to = "kafka://b1/telemetry"', "flow.alarms.to: 'kafka://b1/telemetry' names no brokers with their ports"),
         ('to = "kafka:telemetry"', "flow.alarms.to: 'kafka:telemetry' names no brokers"),
         ('to = "kafka://b1:9092/a/b"', "flow.alarms.to: 'a/b' is no topic of Kafka"),
