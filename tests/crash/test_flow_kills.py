@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.sdk.errors import ClientError
 from penstock.sync import Client
 from tests.support.flows_part import FlowsPart
 from tests.support.hook_server import CUT, HookServer, Request
+from tests.support.steady import NumbersPublisher
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
@@ -41,34 +40,6 @@ map = {{ topic = "copy/{{levels[1]}}" }}
 """
 
 
-class SteadyPublisher:
-    """Publishes numbers until finish(), whatever is killed; knows which were acknowledged."""
-
-    def __init__(self, url: str) -> None:
-        self.acked: set[int] = set()
-        self.sent = 0
-        self._url = url
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def finish(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        with Client(self._url, timeout_s=PATIENCE_S) as client:
-            while not self._stopping.is_set():
-                numbers = range(self.sent, self.sent + 20)
-                self.sent += 20
-                try:
-                    client.publish_many([(f"plant/{i % 7}/temp", b"%d" % i) for i in numbers])
-                except ClientError:
-                    continue
-                self.acked.update(numbers)
-                self._stopping.wait(0.01)
-
-
 @pytest.fixture
 def hook() -> Iterator[HookServer]:
     hook = HookServer()
@@ -89,7 +60,7 @@ def test_the_ledger_closes_after_kills_of_flows_and_store(tmp_path: Path, hook: 
     url = store.url.replace("tcp://", "penstock://")
     lines = tmp_path / "lines.ndjson"
     flows = FlowsPart(store, tmp_path, FLOWS.format(hook=hook.url, file=lines))
-    publisher = SteadyPublisher(url)
+    publisher = NumbersPublisher(url)
     try:
         for number in range(kills):
             seen = len(hook.taken)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from penstock.sync import Client
 from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_flows import flow_from, new_topic, producer, stored
+from tests.support.steady import SteadyWriter
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
@@ -19,29 +22,28 @@ PARTITIONS = 3
 PATIENCE_S = 180
 
 
-class SteadyProducer:
-    """Writes numbers to each partition until finish(), whatever is killed."""
+class SteadyProducer(SteadyWriter[Producer]):
+    """Writes numbers to each partition."""
 
     def __init__(self, kafka: KafkaBroker, topic: str) -> None:
         self.written = 0  # to each partition
         self._topic = topic
-        self._producer = producer(kafka)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        super().__init__(lambda: flushed(kafka))
 
-    def finish(self) -> None:
-        self._stopping.set()
-        self._thread.join()
+    def write(self, client: Producer) -> None:
+        for number in range(self.written, self.written + 10):
+            for partition in range(PARTITIONS):
+                client.produce(self._topic, b"%d" % number, partition=partition)
+        self.written += 10
+        client.poll(0)
 
-    def _run(self) -> None:
-        while not self._stopping.wait(0.005):
-            for number in range(self.written, self.written + 10):
-                for partition in range(PARTITIONS):
-                    self._producer.produce(self._topic, b"%d" % number, partition=partition)
-            self.written += 10
-            self._producer.poll(0)
-        assert self._producer.flush(PATIENCE_S) == 0
+
+@contextmanager
+def flushed(kafka: KafkaBroker) -> Iterator[Producer]:
+    """A producer of which Kafka has everything in the end."""
+    found = producer(kafka)
+    yield found
+    assert found.flush(PATIENCE_S) == 0
 
 
 @pytest.mark.catalogue("I33")

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from penstock.sync import Client
-from tests.crash.test_flow_kills import SteadyPublisher
 from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_topics import committed, headers, values
+from tests.support.steady import NumbersPublisher
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
@@ -51,7 +51,7 @@ def test_kafka_has_each_message_once(tmp_path: Path, kafka: KafkaBroker, kills: 
     store = StoreProcess(tmp_path)
     flows = FlowsPart(store, tmp_path, FLOWS.format(kafka=kafka.url, topic=topic))
     url = store.url.replace("tcp://", "penstock://")
-    publisher = SteadyPublisher(url)
+    publisher = NumbersPublisher(url)
     try:
         for number in range(kills):
             seen = publisher.sent

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.sync import Client
-from tests.support.flows_part import FlowsPart
+from tests.support.flows_part import FlowsPart, letters
 from tests.support.hook_server import CUT, SILENT, HookServer
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until as until
@@ -70,12 +70,6 @@ def groups(store: StoreProcess) -> list[dict[str, Any]]:
 def command_json(*arguments: str) -> Any:
     command = [sys.executable, "-P", "-m", "penstock", *arguments]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def letters(client: Client) -> list[tuple[str, str]]:
-    """Topics and reasons of the dead letters of flows."""
-    found = list(client.read("$dead/#"))
-    return [(letter.topic, " ".join(f"{name}={value}" for name, value in letter.user_properties)) for letter in found]
 
 
 def flow(to: str, more: str = "") -> str:

@@ -6,7 +6,7 @@ import json
 import random
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,18 @@ import pytest
 
 from penstock.sync import Client
 from tests.interop.programs import penstock, run
-from tests.interop.test_flows import letters, wait_until
-from tests.support.flows_part import FlowsPart
+from tests.support.flows_part import FlowsPart, letters
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_relay import CREATE_TOPICS, DESCRIBE_CONFIGS, KafkaRelay
 from tests.support.kafka_topics import committed, headers, values
 from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until as until
+
+PATIENCE_S = 60
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    until(condition, PATIENCE_S)
 
 
 @pytest.fixture

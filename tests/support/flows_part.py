@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from loadtest.chaos.part import Part
+from penstock.sync import Client
 from tests.support.store_process import StoreProcess
 
 
@@ -22,3 +23,9 @@ class FlowsPart(Part):
         super().__init__(
             folder / "flows.log", ["flow", "run", str(file), "--store", store.url], {}, environment, admin=False
         )
+
+
+def letters(client: Client) -> list[tuple[str, str]]:
+    """Topics and reasons of the dead letters of flows."""
+    found = list(client.read("$dead/#"))
+    return [(letter.topic, " ".join(f"{name}={value}" for name, value in letter.user_properties)) for letter in found]
