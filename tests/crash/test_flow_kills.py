@@ -60,7 +60,7 @@ def test_the_ledger_closes_after_kills_of_flows_and_store(tmp_path: Path, hook: 
     url = store.url.replace("tcp://", "penstock://")
     lines = tmp_path / "lines.ndjson"
     flows = FlowsPart(store, tmp_path, FLOWS.format(hook=hook.url, file=lines))
-    publisher = NumbersPublisher(url)
+    publisher = NumbersPublisher(url, pause_s=0.1)  # the hook is away for a while after a tenth of what it is sent
     try:
         for number in range(kills):
             seen = len(hook.taken)

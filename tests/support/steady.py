@@ -21,9 +21,9 @@ T = TypeVar("T")
 class SteadyWriter(ABC, Generic[T]):
     """Begins when it is made. finish() may come more than once."""
 
-    def __init__(self, opened: Callable[[], AbstractContextManager[T]]) -> None:
-        """`opened`: what it writes with, made and closed on its thread."""
-        self._opened = opened
+    def __init__(self, opened: Callable[[], AbstractContextManager[T]], pause_s: float = PAUSE_S) -> None:
+        """`opened`: what it writes with, made and closed on its thread. `pause_s`: between two write()."""
+        self._opened, self._pause_s = opened, pause_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -36,7 +36,7 @@ class SteadyWriter(ABC, Generic[T]):
         with self._opened() as client:
             while not self._stopping.is_set():
                 self.write(client)
-                self._stopping.wait(PAUSE_S)
+                self._stopping.wait(self._pause_s)
 
     @abstractmethod
     def write(self, client: T) -> None:
@@ -46,10 +46,10 @@ class SteadyWriter(ABC, Generic[T]):
 class NumbersPublisher(SteadyWriter[Client]):
     """Publishes numbers to plant/N/temp, and knows which were acknowledged."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pause_s: float = PAUSE_S) -> None:
         self.acked: set[int] = set()
         self.sent = 0
-        super().__init__(lambda: Client(url, timeout_s=PATIENCE_S))
+        super().__init__(lambda: Client(url, timeout_s=PATIENCE_S), pause_s)
 
     def write(self, client: Client) -> None:
         numbers = range(self.sent, self.sent + TOGETHER)
