@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from cel_expr_python import cel
@@ -21,6 +21,10 @@ from penstock.sdk.message import Message
 MOST_CHARACTERS: Final = 1_000  # of one expression
 MOST_JSON_BYTES: Final = 1 << 20  # of a payload that is decoded
 MOST_TEXT_BYTES: Final = 4 << 20  # of what a template makes
+MOST_TOPICS: Final = 10_000  # of which is remembered what an expression says that names nothing else
+MOST_REMEMBERED: Final = 1_000  # characters of each
+OF_TOPIC: Final = {"topic", "levels"}
+T = TypeVar("T")
 _BUILDS = re.compile(r"\.\s*(map|filter)\s*\(")
 _STRINGS = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
 _decode = msgspec.json.Decoder().decode
@@ -96,11 +100,23 @@ class Expression:
         self._made = [(name, make) for name, make in variables.made.items() if name in names]
         is_plain = self.type in (cel.Type.STRING, cel.Type.BYTES)
         self._variable = variables.made.get(text.strip()) if is_plain else None  # it is nothing but that
+        self.is_of_topic = {name for name, _ in self._made} <= OF_TOPIC
+        """Whether it has the same value for all messages of a topic."""
+        self._of_topic: dict[str, Any] = {}
 
     def value(self, message: Any) -> Any:
         """Its value for a message. Raises Unfit."""
         if self._variable is not None:
             return self._variable(message)
+        if not self.is_of_topic:
+            return self._value(message)
+        topic = message.topic
+        value = self._of_topic.get(topic)
+        if value is None:
+            value = _remember(self._of_topic, topic, self._value(message))
+        return value
+
+    def _value(self, message: Any) -> Any:
         try:
             found = self._compiled.eval(data={name: make(message) for name, make in self._made})
             value = found.value()
@@ -140,6 +156,8 @@ class Template:
         self._parts: list[str | Expression] = [
             Expression(part, variables) if is_code else part for is_code, part in _parts(text)
         ]
+        self._is_of_topic = all(isinstance(part, str) or part.is_of_topic for part in self._parts)
+        self._of_topic: dict[str, str] = {}
 
     def made(self, message: Any) -> bytes:
         """As bytes: bytes stay what they are, lists and maps become JSON. Raises Unfit."""
@@ -150,6 +168,13 @@ class Template:
 
     def text(self, message: Any) -> str:
         """Raises Unfit."""
+        if not self._is_of_topic:
+            return self._text(message)
+        topic = message.topic
+        text = self._of_topic.get(topic)
+        return text if text is not None else _remember(self._of_topic, topic, self._text(message))
+
+    def _text(self, message: Any) -> str:
         values = self._values(message)
         if all(type(value) is str for value in values):
             text = "".join(values)
@@ -160,6 +185,14 @@ class Template:
             return _limited(b"".join(map(_bytes, values))).decode()
         except UnicodeDecodeError:
             raise Unfit("a text would have bytes that are not UTF-8") from None
+
+
+def _remember(known: dict[str, T], topic: str, value: T) -> T:
+    if len(known) >= MOST_TOPICS:
+        known.clear()
+    if not isinstance(value, str | bytes) or len(value) <= MOST_REMEMBERED:
+        known[topic] = value
+    return value
 
 
 def _limited(found: bytes) -> bytes:

@@ -206,7 +206,8 @@ class Message:
     @property
     def content_type(self) -> str | None:
         """The content type of the payload, as its publisher says (MQTT 5)."""
-        found = _property(self._record[PROPERTIES], CONTENT_TYPE)
+        data = self._record[PROPERTIES]
+        found = _property(data, CONTENT_TYPE) if data else None
         return None if found is None else found.decode()
 
     @property

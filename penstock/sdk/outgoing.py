@@ -17,6 +17,7 @@ from store.wire.messages import Wait
 
 MOST_TEXT_BYTES = 65_535
 TOPICS_REMEMBERED = 10_000  # that were found to be good
+NAMES_REMEMBERED = 256  # of headers
 MOST_KEY_BYTES = 1_024
 MOST_TAG_BYTES = 255
 MOST_EXPIRY_S = 0xFFFFFFFF
@@ -213,14 +214,19 @@ def _property(identifier: int, data: bytes) -> bytes:
     return bytes((identifier,)) + len(data).to_bytes(2, "big") + data
 
 
+@lru_cache(NAMES_REMEMBERED)
+def _header_name(name: str) -> bytes:
+    data = _text("header", name, MOST_TEXT_BYTES)
+    return bytes((USER_PROPERTY,)) + len(data).to_bytes(2, "big") + data
+
+
 def _user_properties(headers: Headers | None) -> bytes:
     if not headers:
         return b""
-    parts = []
+    parts: list[bytes] = []
     for name, value in _pairs(headers):
-        parts.append(bytes((USER_PROPERTY,)))
-        for data in (_text("header", name, MOST_TEXT_BYTES), _text("header", value, MOST_TEXT_BYTES)):
-            parts.append(len(data).to_bytes(2, "big") + data)
+        data = _text("header", value, MOST_TEXT_BYTES)
+        parts += (_header_name(name), len(data).to_bytes(2, "big"), data)
     return b"".join(parts)
 
 

@@ -34,7 +34,7 @@ from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.store_process import StoreProcess
 
-LOOKED_AT, SENT, KAFKA_SENT = 400_000, 20_000, 100_000
+LOOKED_AT, SENT, KAFKA_SENT = 400_000, 60_000, 100_000
 AT_ONCE, TOGETHER = 16, 500
 ID = b"7F0000011E14000000000000100052A3"
 PAYLOAD = b'{"celsius": %d.5, "humidity": 61.2, "battery": 3.71, "device": "dev-0007", "ok": true}'

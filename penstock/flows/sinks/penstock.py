@@ -16,7 +16,7 @@ from penstock.flows.errors import FlowError, SinkAway, SinkRefused
 from penstock.flows.events import FlowEvent
 from penstock.sdk.client import Client
 from penstock.sdk.errors import AddressError, BadMessage, ClientError, NotAllStored, StoreRefused
-from penstock.sdk.many import ToPublish
+from penstock.sdk.many import TOPICS_REMEMBERED, ToPublish
 from penstock.sdk.outgoing import PublishOptions
 from penstock.sdk.subscription import Subscription
 from store.namespaces import publish_fault
@@ -43,6 +43,7 @@ class PenstockSink:
         self._flow = flow
         self._place = f"{PLACES}/{flow.name}/{source.partition('://')[2].replace('/', '_')}"
         self._furthest = -1  # log_offset of what was published that comes from furthest on
+        self._fit: set[str] = set()  # topics that it may publish to
         self._is_own = flow.said.to in OWN_STORE
         self._client = client
         if self._is_own and flow.said.map_.topic is None:
@@ -96,17 +97,20 @@ class PenstockSink:
 
     def _check(self, event: FlowEvent) -> None:
         """Raises SinkRefused."""
+        if event.topic in self._fit:
+            return
         fault = publish_fault(event.topic)
         if fault:
             raise SinkRefused(f"{event.topic[:200]!r}: {fault}")
         if self._is_own and matches(self._flow.said.from_, event.topic):
             raise SinkRefused(f"{event.topic[:200]!r} would come back to this flow")
+        if len(self._fit) >= TOPICS_REMEMBERED:
+            self._fit.clear()
+        self._fit.add(event.topic)
 
     def _message(self, event: FlowEvent) -> ToPublish:
-        options: PublishOptions = {
-            "headers": [*event.headers.items(), (ORIGIN, self._origin(event))],
-            "key": event.key or self._origin(event),
-        }
+        origin = self._origin(event)
+        options: PublishOptions = {"headers": [*event.headers.items(), (ORIGIN, origin)], "key": event.key or origin}
         if event.content_type:
             options["content_type"] = event.content_type
         return event.topic, event.payload, options

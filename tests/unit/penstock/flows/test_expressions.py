@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from penstock.flows.errors import Unfit
-from penstock.flows.expressions import MOST_CHARACTERS, MOST_JSON_BYTES, BadExpression, Condition, Template
+from penstock.flows.expressions import MOST_CHARACTERS, MOST_JSON_BYTES, MOST_TOPICS, BadExpression, Condition, Template
 from tests.unit.penstock.flows.messages import message
 
 READING = b'{"celsius": 91.5, "n": 3, "site": {"name": "a"}, "tags": ["x", "y"], "big": 18446744073709551615}'
@@ -121,3 +121,19 @@ def test_the_library_ends_what_would_not_end(where: str) -> None:
     with suppress(Unfit):
         Condition(where).holds(message(payload))
     assert time.process_time() - began_s < 5
+
+
+def test_what_names_only_the_topic_is_known_by_topic() -> None:
+    where, template = Condition("levels[1] == '7'"), Template("{levels[0]}/{topic}")
+    changing = Template("{levels[1]}-{json.n}")
+    for number in range(2):
+        for level in ("7", "8"):
+            found = message(b'{"n": %d}' % number, topic=f"plant/{level}")
+            assert where.holds(found) is (level == "7")
+            assert template.text(found) == f"plant/plant/{level}"
+            assert changing.text(found) == f"{level}-{number}"
+    for number in range(2 * MOST_TOPICS):
+        assert template.text(message(topic=f"{number}")) == f"{number}/{number}"
+    assert template.text(message(topic="plant/7")) == "plant/plant/7"
+    with pytest.raises(Unfit, match="index"):
+        where.holds(message(topic="plant"))
