@@ -1,6 +1,7 @@
 """Replay of what no queue has all of (`+/x`, `#`, `a/+/c`): read from the log by pages, then on to live ones.
 
-One page is asked for once the page before it is on its way to the client, so a replay takes no more memory than a page.
+One page is asked for once the page before it is on its way to the client; what takes a while to come, from the tier or
+over the wire, is asked for while the page before it is sent. So a replay takes no more memory than two pages.
 A page is sent as a queue's range is; but messages that stay in flight when the connection ends are sent one by one,
 since the log is told of them. A replay ends with its connection. What the session's queues have waits for it. A session
 that was away, or slow, for longer than the log keeps goes on by the same pages, which the tier has: then its position
@@ -105,13 +106,14 @@ class Replays:
         for replay in session.replays:
             if replay.page is not None:
                 return self._send(session, replay, *replay.page)
-            if replay.asked:
-                return None
         replay = min(session.replays, key=attrgetter("next"))
         replay.reached = replay.next
+        if replay.ahead is not None:
+            self._take(session, replay, replay.ahead)
+            return None if replay.page is None else self._send(session, replay, *replay.page)
         if replay.next >= replay.stop:
             self.end(session, replay)
-        else:
+        elif not replay.asked:
             self._ask(session, replay)
         return None
 
@@ -146,6 +148,14 @@ class Replays:
         replay.asked = False
         if page is None:  # what it stood at is not kept any more
             page = Page(b"", replay.stop)
+        replay.ahead = page
+        session.connection.behind = session.has_something_first
+        self._room([session])
+        self._turn.request()
+
+    def _take(self, session: Session, replay: HistoryReplay, page: Page) -> None:
+        """What is sent next. The page behind it is asked for at once, if its answer takes a while."""
+        replay.ahead = None
         replay.next = max(page.next, replay.next)
         if page.records and not replay.resumes and not (session.expiry_s and replay.subscription.qos):
             records = records_from(page.records, 0)
@@ -153,6 +163,8 @@ class Replays:
             replay.page = session.reader_of(queue, replay.subscription), records
         else:
             self._put_off(session, replay, page)
+        if replay in session.replays and replay.next < replay.stop and self._store.history.may_have(replay.next):
+            self._ask(session, replay)
         session.connection.behind = session.has_something_first
         self._room([session])
         self._turn.request()

@@ -18,6 +18,7 @@ from gateway.sessions.connection import Connection
 from gateway.sessions.group_subscription import GroupSubscription
 from lightqueue.queues._queues import Queue
 from lightqueue.reading.following import Followed
+from notify.api import Page
 from store.records._records import Records
 from store.state.changes import Sent, SubscriptionState, WillState
 from store.state.sessions import SessionState
@@ -87,6 +88,7 @@ class HistoryReplay:
     stop: int
     resumes: bool = False  # the session has a right to it: it was away, or slow, for longer than the log keeps
     asked: bool = False  # for the next page
+    ahead: Page | None = None  # a page that has come: the next one to be sent
     lost: int = 0  # messages in front of the next one that are lost
     page: tuple[Reader, Records] | None = None  # a page that is on its way, and how far it is sent
     start: int = field(init=False)

@@ -35,6 +35,11 @@ class ReadCache:
         """Whether it is here or on its way."""
         return name in self._found
 
+    def seen(self, name: Hashable) -> Any:
+        """What is here by this name; None: nothing, or it is on its way."""
+        found = self._found.get(name)
+        return found.result() if found is not None and found.done() and found.exception() is None else None
+
     def get(self, name: Hashable, read: Callable[[], S]) -> S:
         """What `read` returned, now or earlier. Raises what `read` raises; the next call then reads it again."""
         with self._lock:

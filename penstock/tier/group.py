@@ -75,8 +75,17 @@ class GroupIndex(NamedTuple):
         prefix = literal_prefix(topic_filter).encode()
         first = place_of(names, prefix)
         behind = place_of(names, prefix + b"\xff") if prefix else len(names)
+        if topic_filter == f"{prefix.decode()}/#":
+            return self._below(first, behind, prefix)
         found = [matches(topic_filter, name.decode(errors="replace")) for name in names[first:behind].to_pylist()]
         return first + np.flatnonzero(np.array(found, np.bool_))
+
+    def _below(self, first: int, behind: int, prefix: bytes) -> Rows:
+        """Of the topics that begin with a prefix, its own and those of levels below."""
+        names = self.names[first:behind]
+        fits = pc.or_(pc.starts_with(names, prefix + b"/"), pc.equal(names, prefix))
+        found: Rows = first + np.flatnonzero(fits.to_numpy(zero_copy_only=False))
+        return found
 
     def last_queue_offset(self, topic: bytes) -> int | None:
         """Of the topic's last row; None: it has none."""
@@ -133,13 +142,13 @@ class ReadGroup:
     @cached_property
     def by_offset(self) -> Rows:
         """All rows, in the order of the log."""
-        return np.argsort(self.log_offsets, kind="stable")
+        return np.argsort(self.log_offsets)
 
     def sorted(self, rows: Rows) -> Rows:
         """Rows in the order of the log."""
         if len(rows) == len(self):
             return self.by_offset
-        return rows[np.argsort(self.log_offsets[rows], kind="stable")]
+        return rows[np.argsort(self.log_offsets[rows])]
 
     def has_tag(self, rows: Rows, tag: str) -> NDArray[np.bool_]:
         """Of each of the rows, whether it has a tag."""
@@ -173,7 +182,8 @@ def _restored(client_ids: pa.DictionaryArray, names: pa.BinaryArray, of_topic: N
     first, behind = place_of(names, _MARK), place_of(names, _MARK + b"\xff")
     spaces = ["", *(namespace_of(name.decode(errors="replace")).name for name in names[first:behind].to_pylist())]
     if not any(spaces):
-        texts = [restored_client_id("", each) for each in known]
+        is_marked = any(each.startswith(MARK) for each in known)
+        texts = [restored_client_id("", each) for each in known] if is_marked else known
         return _parts(pa.array(texts, pa.string()), numbers)
     space_of = np.zeros(len(names), np.int64)
     space_of[first:behind] = np.arange(1, len(spaces))

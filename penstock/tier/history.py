@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from penstock.tier.cache import ReadCache
 from penstock.tier.commits import TableView
@@ -27,6 +26,7 @@ from penstock.tier.files import index_of
 from penstock.tier.group import READ_AS_DICTIONARY, READ_COLUMNS, GroupIndex, ReadGroup, Rows
 from penstock.tier.lost import LostRanges, lost_ranges
 from penstock.tier.objects import ObjectFolder
+from penstock.tier.record_part import Selection
 from penstock.tier.table import logs_of
 from store.files.segment import HEADER_BYTES
 
@@ -53,28 +53,15 @@ class Span(NamedTuple):
     places: list[Place]
 
 
-class Selection(NamedTuple):
-    """Rows of a row group in the order of the log, and where they are in the log."""
+class _Selected(NamedTuple):
+    """Rows of a row group, in the order of the log."""
 
-    group: ReadGroup
     rows: Rows
     log_offsets: Rows
 
-    def between(self, start: int, stop: int) -> Selection:
-        """Those with start <= log_offset < stop."""
-        first, behind = np.searchsorted(self.log_offsets, (start, stop)).tolist()
-        return Selection(self.group, self.rows[first:behind], self.log_offsets[first:behind])
-
-    def where(self, fits: NDArray[np.bool_]) -> Selection:
-        return Selection(self.group, self.rows[fits], self.log_offsets[fits])
-
-
-class _Selected(NamedTuple):
-    found: Selection | None
-
     @property
     def nbytes(self) -> int:
-        return SELECTED_BYTES + (0 if self.found is None else self.found.rows.nbytes + self.found.log_offsets.nbytes)
+        return SELECTED_BYTES + self.rows.nbytes + self.log_offsets.nbytes
 
 
 class _Files(NamedTuple):
@@ -112,7 +99,7 @@ class TableHistory:
 
     def __init__(self, objects: ObjectFolder, cache_bytes: int) -> None:
         self._objects = objects
-        self._cache = ReadCache(cache_bytes)
+        self.cache = ReadCache(cache_bytes)
         self._refreshing = threading.Lock()
         self._table: TableView | None = None
         self._files = _Files([], [], [])
@@ -184,10 +171,6 @@ class TableHistory:
         """The data files, by their first rows."""
         return self._files.by_first
 
-    @property
-    def cached_bytes(self) -> int:
-        return self._cache.used_bytes
-
     # --- where a place of the log lies
 
     def spans_from(self, start: int) -> Iterator[Span]:
@@ -239,7 +222,7 @@ class TableHistory:
             with decoding(self._objects, index_of(place.file.path)):
                 return GroupIndex.of(pa.ipc.open_file(self._index(place.file).data).get_batch(place.group))
 
-        return self._cache.get(("entry", place.file.path, place.group), read)
+        return self.cache.get(("entry", place.file.path, place.group), read)
 
     def _index(self, file: DataFile) -> _Index:
         name = index_of(file.path)
@@ -251,7 +234,7 @@ class TableHistory:
                 whole = pa.ipc.open_file(data, options=options).read_all()
             return _Index(data, list(zip(whole["start"].to_pylist(), whole["end"].to_pylist(), strict=True)))
 
-        return self._cache.get(("index", file.path), read)
+        return self.cache.get(("index", file.path), read)
 
     def group(self, place: Place) -> ReadGroup:
         """The rows of a row group."""
@@ -261,11 +244,11 @@ class TableHistory:
             with decoding(self._objects, place.file.path):
                 return ReadGroup(index, self._rows(place.file, place.group))
 
-        return self._cache.get(("rows", place.file.path, place.group), read)
+        return self.cache.get(("rows", place.file.path, place.group), read)
 
     def has_read(self, place: Place) -> bool:
         """Whether the rows of a row group are in memory, or on their way."""
-        return ("rows", place.file.path, place.group) in self._cache
+        return ("rows", place.file.path, place.group) in self.cache
 
     def selection(self, place: Place, topic_filter: str) -> Selection | None:
         """The rows with the topics that a filter matches; None: there are none."""
@@ -274,17 +257,19 @@ class TableHistory:
             index = self.index(place)
             topics = index.matching(topic_filter)
             if not len(topics):
-                return _Selected(None)
+                return _Selected(np.empty(0, np.int64), np.empty(0, np.int64))
             group = self.group(place)
             rows = group.sorted(index.rows_of(topics))
-            return _Selected(Selection(group, rows, group.log_offsets[rows]))
+            return _Selected(rows, group.log_offsets[rows])
 
-        return self._cache.get(("selection", place.file.path, place.group, topic_filter), read).found
+        found = self.cache.get(("selection", place.file.path, place.group, topic_filter), read)
+        return Selection(self.group(place), *found) if len(found.rows) else None
 
     def has_selected(self, place: Place, topic_filter: str) -> bool:
         """Whether selection() need not wait for storage."""
-        return ("selection", place.file.path, place.group, topic_filter) in self._cache
+        found = self.cache.seen(("selection", place.file.path, place.group, topic_filter))
+        return found is not None and (not len(found.rows) or self.has_read(place))
 
     def _rows(self, file: DataFile, group: int) -> pa.Table:
-        footer = self._cache.get(("footer", file.path), lambda: _Footer(read_footer(self._objects, file)))
+        footer = self.cache.get(("footer", file.path), lambda: _Footer(read_footer(self._objects, file)))
         return read_row_group(self._objects, file, footer.metadata, group, READ_COLUMNS, READ_AS_DICTIONARY)

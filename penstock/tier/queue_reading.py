@@ -14,8 +14,9 @@ import numpy as np
 from lightqueue.queues.matching import has_wildcard
 from penstock.tier.data_files import DataFile
 from penstock.tier.group import CountedRows, Rows
-from penstock.tier.history import Selection, Span, TableHistory
+from penstock.tier.history import Span, TableHistory
 from penstock.tier.record_page import ANSWER_S, RecordPage
+from penstock.tier.record_part import ChosenRows, Selection
 
 
 class QueueQuestion(NamedTuple):
@@ -89,7 +90,7 @@ class QueueReading:
                 if count:
                     first = int(found.queue_offsets[at]) if first < 0 else first
                     before = page.number
-                    page.take(found.taken(at, at + count))
+                    page.take(ChosenRows(found.taken(at, at + count)))
                     count = page.number - before
                 if at + count < len(found.log_offsets):
                     following = page.next if first >= 0 else int(found.log_offsets[at - 1]) + 1

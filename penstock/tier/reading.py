@@ -14,17 +14,17 @@ import numpy as np
 from lightqueue.queues.matching import has_wildcard
 from penstock.tier.errors import ObjectMissing
 from penstock.tier.group import EVERYTHING
-from penstock.tier.history import Place, Selection, Span, TableHistory
+from penstock.tier.history import Place, Span, TableHistory
+from penstock.tier.part_reading import PartReading
 from penstock.tier.queue_reading import QueuePage, QueueQuestion, QueueReading
 from penstock.tier.read_ahead import ReadAhead
-from penstock.tier.record_page import ANSWER_S, ReadPage, RecordPage
+from penstock.tier.record_page import ANSWER_S, FAR_BEHIND, ReadPage, RecordPage
+from penstock.tier.record_part import ChosenRows, OrderedRows, Selection
 from penstock.tier.rows import hash_of_key
 
 T = TypeVar("T")
 
 ANSWER_BYTES: Final = 1 << 20  # of messages, or a single larger one
-FAR_BEHIND: Final = 1 << 63
-PART_LOG_BYTES: Final = 2 << 20
 BEHIND_LOSS_S: Final = 10.0  # so long a message is looked for that can say of a loss in front of it
 
 
@@ -71,7 +71,8 @@ class TableReader:
     def __init__(self, history: TableHistory, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: monotonic seconds."""
         self._history = history
-        self._ahead = ReadAhead(history)
+        self._reading = PartReading(history)
+        self._ahead = ReadAhead(history, self._reading)
         self._clock = clock
 
     def close(self) -> None:
@@ -141,24 +142,25 @@ class TableReader:
         for span in self._history.spans_from(wanted.start):
             if span.start >= wanted.stop:
                 break
-            waited = waited or not all(self._history.has_selected(each, wanted.topic_filter) for each in span.places)
-            if not all(page.take(part) for part in _in_parts(list(self._chosen(span, wanted)))):
+            waited = waited or not self._reading.is_prepared(span, wanted.topic_filter)
+            if not all(page.take(part, wanted.start, wanted.stop) for part in self._parts(span, wanted)):
                 return page.next, waited
             patience_s = BEHIND_LOSS_S if page.waits_before(span.end) else ANSWER_S
             if self._clock() >= began_s + patience_s and span.end < wanted.stop:
                 return span.end, waited
         return wanted.stop, waited
 
-    def _chosen(self, span: Span, wanted: ScanQuestion) -> Iterator[Selection]:
+    def _parts(self, span: Span, wanted: ScanQuestion) -> Iterator[OrderedRows]:
+        if not wanted.tag:
+            return self._reading.parts(span, wanted.topic_filter, wanted.start, wanted.stop)
+        return iter([ChosenRows(list(self._tagged(span, wanted)))])
+
+    def _tagged(self, span: Span, wanted: ScanQuestion) -> Iterator[Selection]:
         for place in span.places:
             found = self._history.selection(place, wanted.topic_filter)
-            if found is None:
-                continue
-            found = found.between(wanted.start, wanted.stop)
-            if wanted.tag:
-                found = found.where(found.group.has_tag(found.rows, wanted.tag))
-            if len(found.rows):
-                yield found
+            if found is not None:
+                found = found.between(wanted.start, wanted.stop)
+                yield found.where(found.group.has_tag(found.rows, wanted.tag))
 
     def _queue(self, wanted: QueueQuestion, max_bytes: int, limit_bytes: int) -> QueuePage:
         before = self._ahead.came(wanted.topic_filter, "", wanted.start) if wanted.start else None
@@ -183,7 +185,7 @@ class TableReader:
             while span is not None and span.end <= log_offset:
                 span = next(spans, None)
             found = [] if span is None or log_offset < span.start else list(self._standing(span, log_offset))
-            if not page.take(found) or (there and self._clock() >= ends_s):
+            if not page.take(ChosenRows(found)) or (there and self._clock() >= ends_s):
                 break
             there.append(bool(found) and page.has(log_offset))
         known = [each for each, is_there in zip(log_offsets, there, strict=False) if is_there]
@@ -244,7 +246,7 @@ class TableReader:
                 for each in self._with_key(place, wanted)
             ]
             for log_offset, one in sorted(of_span, key=lambda each: -each[0]):
-                if len(found) == wanted.most or not page.take([one]):
+                if len(found) == wanted.most or not page.take(ChosenRows([one])):
                     return FoundRecords(page.in_order(found), len(found), log_offset + 1)
                 if page.has(log_offset):
                     found.append(log_offset)
@@ -263,14 +265,3 @@ class TableReader:
         found = found.where(fits)
         for log_offset in found.log_offsets.tolist():
             yield log_offset, found.between(log_offset, log_offset + 1)
-
-
-def _in_parts(selections: list[Selection]) -> Iterator[list[Selection]]:
-    """The same, in parts of the log that follow each other: a page need not look at all rows of a wide range."""
-    at = min((int(each.log_offsets[0]) for each in selections), default=0)
-    end = max((int(each.log_offsets[-1]) + 1 for each in selections), default=0)
-    while at < end:
-        part = [found for each in selections if len((found := each.between(at, at + PART_LOG_BYTES)).rows)]
-        if part:
-            yield part
-        at += PART_LOG_BYTES

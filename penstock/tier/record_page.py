@@ -9,11 +9,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.tier.history import Selection
+from penstock.tier.record_part import OrderedRows
 from store.records._records import marked, records_bytes, records_from
 
 ANSWER_S: Final = 0.5  # who asks goes on from where the answer says
 MOST_RECORDS: Final = 8_192
+FAR_BEHIND: Final = (1 << 63) - 1  # all log_offsets
 MARK_BYTES: Final = 16  # a record is longer by so much at most if it says that others are lost
 
 
@@ -75,34 +76,37 @@ class RecordPage:
         """Whether the message there was the one that was taken last."""
         return self.next == log_offset + 8
 
-    def take(self, selections: list[Selection]) -> bool:
-        """Add messages of one span. False: the page is full, `next` says where it ends."""
-        if not selections:
+    def take(self, found: OrderedRows, start: int = 0, stop: int = FAR_BEHIND) -> bool:
+        """Add messages with start <= log_offset < stop. False: the page is full, `next` says where it ends. What is
+        larger than any answer is left out."""
+        first, behind = np.searchsorted(found.log_offsets, (start, stop)).tolist()
+        large: list[int] = []
+        if found.largest > self._limit_bytes:
+            sizes = np.diff(found.ends, prepend=0)[first:behind]
+            large = (first + np.flatnonzero(sizes > self._limit_bytes)).tolist()
+        for end in (*large, behind):
+            if not self._take_run(found, first, end):
+                return False
+            first = end + 1
+        return True
+
+    def _take_run(self, found: OrderedRows, first: int, behind: int) -> bool:
+        if first >= behind:
             return True
-        offsets = np.concatenate([each.log_offsets for each in selections])
-        sizes = np.concatenate([each.group.sizes(each.rows) for each in selections])
-        of_group = np.repeat(np.arange(len(selections)), [len(each.rows) for each in selections])
-        order = np.argsort(offsets, kind="stable")
-        order = order[sizes[order] <= self._limit_bytes]  # what is larger than any answer is left out
-        ends = np.cumsum(sizes[order])
-        number = int(np.searchsorted(ends, self._max_bytes - self._used_bytes, side="right"))
-        number = min(number or (not self.number), len(order), self._most - self.number)
+        base = int(found.ends[first - 1]) if first else 0
+        left = self._max_bytes - self._used_bytes
+        number = int(np.searchsorted(found.ends[first:behind], base + left, side="right"))
+        number = min(number or (not self.number), behind - first, self._most - self.number)
         if number:
-            rows = np.concatenate([each.rows for each in selections])
-            chosen = order[:number]
-            places = ends[:number] - sizes[chosen]
-            to = np.empty(int(ends[number - 1]), np.uint8)
-            for i, each in enumerate(selections):
-                ours = of_group[chosen] == i
-                each.group.put(rows[chosen[ours]], places[ours], to)
             if not self.number:
-                self.queue_offset = int(selections[of_group[chosen[0]]].group.queue_offsets[rows[chosen[0]]])
-            data = self._telling(to.tobytes(), offsets[chosen])
-            self._parts[int(offsets[chosen[0]])] = data
+                self.queue_offset = int(found.queue_offsets[first])
+            offsets = found.log_offsets[first : first + number]
+            data = self._telling(found.records(first, first + number), offsets)
+            self._parts[int(offsets[0])] = data
             self._used_bytes += len(data)
             self.number += number
-            self.next = int(offsets[chosen[-1]]) + 8  # any record is longer, so no other begins before
-        return number == len(order)
+            self.next = int(offsets[-1]) + 8  # any record is longer, so no other begins before
+        return number == behind - first
 
     def _telling(self, data: bytes, log_offsets: NDArray[np.int64]) -> bytes:
         """These records; those behind ranges that are lost say how many."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from penstock.tier.history import TableHistory
 from penstock.tier.objects import ObjectFolder
+from penstock.tier.part_reading import PartReading
 from penstock.tier.read_ahead import MOST_AHEAD, AheadOfReader, ReadAhead
 from penstock.tier.reading import ScanQuestion, TableReader
 from penstock.tier.table import TierTable, WrittenLog
@@ -36,8 +38,12 @@ def opened(objects: ObjectFolder, cache_bytes: int = 64 << 20) -> TableHistory:
     return history
 
 
+def ahead_of(history: TableHistory) -> ReadAhead:
+    return ReadAhead(history, PartReading(history))
+
+
 def test_a_first_page_reads_nothing_ahead(objects: ObjectFolder) -> None:
-    ahead = ReadAhead(opened(objects))
+    ahead = ahead_of(opened(objects))
     assert ahead.came("#", "", 0) is None
     ahead.goes_on(None, True, ("#", "", 100), FAR)
     assert ahead.came("#", "", 100) == AheadOfReader(0, ())
@@ -46,7 +52,7 @@ def test_a_first_page_reads_nothing_ahead(objects: ObjectFolder) -> None:
 
 @pytest.mark.catalogue("N52")
 def test_it_grows_by_one_range_for_each_time_that_a_reader_waited(objects: ObjectFolder) -> None:
-    ahead = ReadAhead(opened(objects))
+    ahead = ahead_of(opened(objects))
     before = AheadOfReader(0, ())
     depths = []
     for number, waited in enumerate((False, True, True, False, True)):
@@ -55,18 +61,35 @@ def test_it_grows_by_one_range_for_each_time_that_a_reader_waited(objects: Objec
         assert came is not None
         before = AheadOfReader(came.depth, ())
         depths.append(came.depth)
-    assert depths == [1, 2, 3, 3, 4]
+    assert depths == [2, 3, 4, 4, 5]
     ahead.goes_on(AheadOfReader(MOST_AHEAD, ()), True, ("#", "", 0), FAR)
     most = ahead.came("#", "", 0)
     assert most is not None
     assert most.depth == MOST_AHEAD
 
 
+def test_it_is_looked_at_again_once_a_reader_comes_to_the_next_range(objects: ObjectFolder) -> None:
+    history = opened(objects)
+    first, second = islice(history.spans_from(0), 2)
+    reading = PartReading(history)
+    for span in (first, second):
+        reading.prepare(span, "#")
+    ahead = ReadAhead(history, reading)
+    before = AheadOfReader(2, (*first.places, *second.places), first.end)
+    ahead.goes_on(before, False, ("#", "", first.start + 100), FAR)
+    assert ahead.came("#", "", first.start + 100) is before
+    ahead.goes_on(before, False, ("#", "", first.end), FAR)
+    came = ahead.came("#", "", first.end)
+    assert came is not None
+    assert came.until == 0  # it is being read
+    ahead.close()
+
+
 @pytest.mark.catalogue("N52")
 def test_it_halves_when_what_was_read_ahead_has_gone(objects: ObjectFolder) -> None:
     history = opened(objects)
     gone = tuple(next(history.spans_from(0)).places)
-    ahead = ReadAhead(history)
+    ahead = ahead_of(history)
     ahead.goes_on(AheadOfReader(8, gone), True, ("#", "", 0), FAR)
     came = ahead.came("#", "", 0)
     assert came is not None

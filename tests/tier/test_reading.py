@@ -254,7 +254,7 @@ def test_memory_has_a_bound(tmp_path: Path) -> None:
     reader = TableReader(history_)
     expected = [each for each in history(log) if not has_wildcard(each.topic.decode()) and each.topic[:1] != b"$"]
     assert list(scanned(reader, ScanQuestion("#", 0, FAR))) == expected
-    assert history_.cached_bytes <= 200_000 + 400_000  # what was read last stays
+    assert history_.cache.used_bytes <= 200_000 + 400_000  # what was read last stays
 
 
 def test_nothing_is_there_yet(tmp_path: Path) -> None:

@@ -137,6 +137,22 @@ def test_replay_of_a_wildcard_goes_by_pages_as_the_client_takes_them(
     assert [[payload for payload in got if int(payload[:4]) % 3 == topic] for topic in range(3)] == by_topic
 
 
+def test_the_next_page_is_asked_for_while_one_is_sent_if_it_takes_a_while(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for store in ("local", "remote"):
+        monkeypatch.setattr(f"notify.{store}.reads.HISTORY_PAGE_BYTES", 2_000)
+    publisher = bench.connect("b")
+    for i in range(60):
+        publisher.publish("t/1/x", b"%02d" % i + bytes(100), qos=1)
+    client = bench.connect("a", receive_maximum=1)
+    replaying(client, "t/+/x", "earliest")
+    [replay] = client.connection.session.replays
+    assert replay.page is not None
+    assert (replay.ahead is not None) == bench.broker.core.store.history.may_have(replay.next)
+    assert [payload[:2] for payload in client.take()] == [b"%02d" % i for i in range(60)]
+
+
 def test_replay_of_a_wildcard_keeps_to_the_subscription(history: Bench) -> None:
     history.connect("b").publish("line/7", b"kept", qos=1, retain=True)
     client = history.connect("a")
