@@ -8,10 +8,33 @@ from pathlib import Path
 import boto3
 import pytest
 
-from tests.support.server_process import ROOT
+from loadtest.chaos.part import Part
+from tests.support.server_process import ROOT, PenstockServer
 from tests.support.store_process import StoreProcess
 from tests.tier.places import BUCKET, TablePlace, s3_options
 from tests.tier.tier_process import SMALL
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test that fails before it ends what it started leaves no process."""
+    started: list[Part | PenstockServer] = []
+    start, serve = Part.start, PenstockServer._start
+
+    def part(process: Part) -> None:
+        started.append(process)
+        start(process)
+
+    def server(process: PenstockServer) -> None:
+        started.append(process)
+        serve(process)
+
+    monkeypatch.setattr(Part, "start", part)
+    monkeypatch.setattr(PenstockServer, "_start", server)
+    yield
+    for each in started:
+        if each.process.poll() is None:
+            each.kill()
 
 
 @pytest.fixture(scope="session")

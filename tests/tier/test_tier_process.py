@@ -106,20 +106,23 @@ def test_a_restored_store_goes_on_in_the_table(
         wait_until(lambda: tier.has(sent))
         tier.kill()
     store.close()
-    for number in range(2):  # a backup of the restored one is restored in turn
+    rounds = 2 if case == "table has more" else 1  # a backup of the restored one is restored in turn
+    for number in range(rounds):
         folder = tmp_path / f"restored-{number}"
         restore(tmp_path / "backup", folder / "data", middle if case == "cut in the middle" and not number else None)
         restored = StoreProcess(folder, settings=SMALL)
         tier = Tier(folder / "tier.log", restored, place)
         sent = publish(restored, sent, 30, rng)
         wait_until(lambda tier=tier, sent=sent: tier.has(sent))  # type: ignore[misc]
-        assert [int(row["payload"][:6]) for row in tier.rows()] == list(range(sent))  # type: ignore[index]
+        rows = tier.rows()
+        assert [int(row["payload"][:6]) for row in rows] == list(range(sent))  # type: ignore[index]
         for topic in range(3):
-            places = [row["queue_offset"] for row in tier.rows() if row["topic"] == f"line/{topic}"]
+            places = [row["queue_offset"] for row in rows if row["topic"] == f"line/{topic}"]
             assert places == list(range(len(places)))
         tier.kill()
-        shutil.rmtree(tmp_path / "backup")
-        backup(restored.data, tmp_path / "backup")
+        if number + 1 < rounds:
+            shutil.rmtree(tmp_path / "backup")
+            backup(restored.data, tmp_path / "backup")
         restored.close()
 
 
