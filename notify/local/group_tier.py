@@ -72,7 +72,7 @@ class GroupPages:
         if self._wanted < 0 and self._owner.clock() >= self._again_s:
             self._wanted = queue_offset
             log_offset = self._owner.place_of(self.queue, kept)
-            if self._ahead is None and log_offset:
+            if self._ahead is None:
                 self._compare(kept, log_offset)
             else:
                 self._ask(self._place[1] if self._place[0] == queue_offset else 0, kept)
@@ -93,15 +93,18 @@ class GroupPages:
         self._pages = []
 
     def _compare(self, kept: int, log_offset: int) -> None:
-        """Ask for the tier's queue_offset of the first message in the log, which is `kept` here.
+        """Ask for the tier's queue_offset of the first message in the log, which is `kept` here and stands at
+        `log_offset` (0: the log has none yet). If the tier does not have that message, it says which number is next.
 
         It differs if the tier began to count later, or has messages of a log that this one was restored from.
         """
+        first = self._owner.log_first
 
         def came(answer: TierAnswer, _: bytes) -> None:
             self._wanted = -1
-            if isinstance(answer, QueueRead) and (answer.messages or answer.next > log_offset):
-                self._ahead = kept - answer.queue_offset if answer.messages else 0
+            if isinstance(answer, QueueRead) and (answer.messages or answer.upcoming >= 0 or answer.next > log_offset):
+                number = answer.queue_offset if answer.messages else answer.upcoming
+                self._ahead = kept - number if number >= 0 else 0
                 if self._ahead:
                     _events.warning("group", COUNTS_DIFFER, *self.queue.state.key, self._ahead)
             elif isinstance(answer, QueueRead):
@@ -110,7 +113,7 @@ class GroupPages:
                 self._pause(answer.why if isinstance(answer, TierFault) else SOMETHING_ELSE)
             self._owner.serve(self.queue)
 
-        question = ReadQueue(self.queue.state.topic_filter, 0, log_offset, log_offset + 1, 1, 1)
+        question = ReadQueue(self.queue.state.topic_filter, 0, first, max(first, log_offset) + 1, 1, 1)
         self._owner.ask(question, LIMIT_BYTES, came)
 
     def _ask(self, start: int, kept: int) -> None:

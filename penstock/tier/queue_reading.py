@@ -31,12 +31,13 @@ class QueueQuestion(NamedTuple):
 
 class QueuePage(NamedTuple):
     """Messages in log format with adjacent queue_offsets, their number, the log_offset to go on from, and the first
-    one's queue_offset (-1: there is no message before `next`)."""
+    one's queue_offset (-1: there is no message before `next`). `upcoming`: see QueueRead."""
 
     records: bytes
     number: int
     next: int
     queue_offset: int
+    upcoming: int = -1
 
 
 class _Numbered(NamedTuple):
@@ -114,6 +115,29 @@ class QueueReading:
             return (behind if number is None else 0), 0
         goes_on = fits[first:] & (numbers[first:] == int(numbers[first]) + np.arange(behind - first))
         return first, int(np.argmin(goes_on)) if not goes_on.all() else len(goes_on)
+
+    def upcoming(self) -> int:
+        """The queue_offset of the queue's next message at `start`: one more than that of the last one before it.
+
+        -1: there is none, something is lost behind it, or it takes too long to find. Raises TierError.
+        """
+        start = self._wanted.start
+        for span in self._history.spans_before(start):
+            counted = self._counted(span)
+            number = None if counted is None else self._number_at(span, counted, start)
+            if number is not None:
+                return -1 if self._history.lost_between(span.start, start) else number
+            if self._clock() >= self._ends_s:
+                break
+        return -1
+
+    def _number_at(self, span: Span, counted: CountedRows, start: int) -> int | None:
+        """Of the message at `start` or behind it; None: the span has none before."""
+        if span.end <= start:
+            return counted.first + counted.number
+        found = [self._history.selection(place, self._wanted.topic_filter) for place in span.places]
+        before = sum(int(np.searchsorted(each.log_offsets, start)) for each in found if each is not None)
+        return counted.first + before if before else None
 
     # --- where the queue is
 

@@ -168,6 +168,8 @@ class TableReader:
         page = reading.page(min(max_bytes, limit_bytes), limit_bytes)
         if page.number and page.next < wanted.stop:
             self._ahead.goes_on(before, reading.has_waited, (wanted.topic_filter, "", page.next), wanted.stop)
+        if wanted.start and not wanted.queue_offset and not page.number:
+            return page._replace(upcoming=reading.upcoming())
         return page
 
     def _at(self, log_offsets: list[int], limit_bytes: int) -> RecordsThere:

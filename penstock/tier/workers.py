@@ -63,7 +63,8 @@ def answer_to(reader: TableReader, question: TierQuestion, limit_bytes: int) -> 
             case ReadQueue(topic_filter, queue_offset, start, stop, most, max_bytes):
                 of_queue = QueueQuestion(topic_filter, queue_offset, start, stop, most)
                 in_queue = reader.queue(of_queue, max_bytes, limit_bytes)
-                return QueueRead(in_queue.next, in_queue.number, in_queue.queue_offset), in_queue.records
+                _, number, following, first, upcoming = in_queue
+                return QueueRead(following, number, first, upcoming), in_queue.records
     except TierError as error:
         log.error("a read of history fails: %s", error)
         return TierFault(str(error)), b""

@@ -116,11 +116,13 @@ class KeyFound(_Part, frozen=True, tag="key"):
 
 class QueueRead(_Part, frozen=True, tag="queue"):
     """To ReadQueue: the log_offset to go on from, how many messages follow, and the queue_offset of the first. If there
-    are none (-1), there is no such message before `next`, which is not behind what the table has."""
+    are none (-1), there is no such message before `next`, which is not behind what the table has. `upcoming`, if there
+    is none from queue_offset 0 on: that of the queue's next message at `start`, as the table counts (-1: not known)."""
 
     next: LogOffset
     messages: Count
     queue_offset: FirstQueueOffset
+    upcoming: FirstQueueOffset = -1
 
 
 class TierFault(_Part, frozen=True, tag="fault"):

@@ -57,6 +57,15 @@ def taken(messages: Iterator[Delivery], number: int) -> list[tuple[str, bytes, s
     return found
 
 
+def drop_all(store: StoreProcess) -> None:
+    """Publish to another topic until retention has dropped all that the log has now."""
+    behind = max(int(path.stem) for path in segment_paths(store.data / "log"))
+    with client_of(store) as client:
+        while oldest(store) <= behind:
+            for _ in range(20):
+                client.publish("other", bytes(3_000), compress=False)
+
+
 def drop(sent: Sent, store: StoreProcess, log_bytes: int = 800_000) -> None:
     """Publish until retention has dropped so many bytes more."""
     goal = oldest(store) + log_bytes
@@ -227,11 +236,13 @@ def test_what_retention_took_from_a_group_is_told(tmp_path: Path, place: TablePl
         wait_until(lambda: sum(map(int, re.findall(r"skips (\d+) messages", store.log_text()))) == lost)
 
 
+@pytest.mark.parametrize("is_in_log", [True, False])
 @pytest.mark.parametrize("topic_filter", ["$own/1", "$own/#"])
 def test_a_tier_that_counts_otherwise_is_read_by_the_stores_numbers(
-    tmp_path: Path, store: StoreProcess, place: TablePlace, topic_filter: str
+    tmp_path: Path, store: StoreProcess, place: TablePlace, topic_filter: str, is_in_log: bool
 ) -> None:
-    """It was switched on late, and has not counted the topics that `#` does not match from their beginning."""
+    """It was switched on late, and has not counted the topics that `#` does not match from their beginning.
+    `is_in_log`: whether the log has messages of the group's when that begins to read."""
     payloads: list[bytes] = []
 
     def publish_until(log_bytes: int) -> None:
@@ -249,6 +260,8 @@ def test_a_tier_that_counts_otherwise_is_read_by_the_stores_numbers(
         wait_until(lambda: late.has(1))
         publish_until(max(int(path.stem) for path in segment_paths(store.data / "log")) + 300_000)
         end = info(store).next_offset
+        if not is_in_log:
+            drop_all(store)
         with consuming(store, topic_filter) as messages:
             found = []
             for message in islice(messages, end - began):
@@ -258,3 +271,19 @@ def test_a_tier_that_counts_otherwise_is_read_by_the_stores_numbers(
         assert sorted(found) == payloads[began:end]  # what waits in the client for longer than 1 s goes back
     finally:
         late.kill()
+
+
+@pytest.mark.parametrize("topic_filter", FILTERS)
+def test_a_group_does_not_wait_for_a_commit(tmp_path: Path, store: StoreProcess, topic_filter: str, seed: int) -> None:
+    """The first message in the log is not in the table yet, and will not be for an hour."""
+    rare = {"tier.commit_s": LONG_S, "tier.commit_bytes": 1_048_576}
+    tier = Tier(tmp_path / "tier.log", store, TablePlace(str(tmp_path / "fleet"), {}), serves=True, **rare)
+    sent = Sent(store, seed)
+    sent.more(60)
+    drop_all(store)
+    sent.more(15)
+    make(store, topic_filter, start="earliest")
+    expected = sent.of(topic_filter)
+    with consuming(store, topic_filter) as messages:
+        assert taken(messages, len(expected)) == expected
+    tier.kill()

@@ -143,3 +143,25 @@ def add(table: TierTable, at: int, data: bytes) -> None:
         writer.skip(at)
     writer.add(data, at)
     table.commit(writer.finish())
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+@pytest.mark.parametrize("topic_filter", QUEUES)
+def test_it_is_said_which_number_is_next(place: TablePlace, topic_filter: str, is_merged: bool, seed: int) -> None:
+    log = hourly(seed, 6)
+    table = opened(place)
+    write(table, log)
+    if is_merged:
+        compact(place, table)
+    reader = TableReader(TableHistory(ObjectFolder(place.url, place.options), 64 << 20))
+    expected = [each.log_offset for each in queue_of(log, topic_filter)]
+    end = log[-1][0] + len(log[-1][1])
+    chance = random.Random(seed)
+    for start in (end, *(chance.randrange(log[0][0], end) for _ in range(30))):
+        if start in expected:
+            continue
+        page = reader.queue(QueueQuestion(topic_filter, 0, start, start + 1, 1), 1, ROOM)
+        before = sum(each < start for each in expected)
+        assert page[1:] == (0, page.next, -1, before or -1)
+    behind_lost = reader.queue(QueueQuestion(topic_filter, 0, end + 4096, end + 4097, 1), 1, ROOM)
+    assert behind_lost.upcoming == -1
