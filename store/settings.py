@@ -252,3 +252,22 @@ class StoreSettings:
         default=False,
         metadata={"doc": "Let the group of the data folder read what is in it, as a backup or Spark may need."},
     )
+    replicated_log: str = field(
+        default="",
+        metadata={
+            "doc": "The topic of Kafka in whose one partition the log of a cluster lies, such as "
+            "kafka://b1:9092,b2:9092,b3:9092/TOPIC; kafkas:// is TLS. Empty: this store is alone. For `penstock "
+            "store`; needs `pip install penstock[kafka]`.",
+            "shape": "kafka://HOST:PORT,HOST:PORT/TOPIC, or kafkas://",
+            "pattern": r"|kafkas?://[^\s/@]+/[A-Za-z0-9._-]{1,249}",
+            "secret": "refused",
+        },
+    )
+    accept_two_replicas: bool = field(
+        default=False,
+        metadata={
+            "doc": "Take a topic of two replicas for store.replicated_log. With min.insync.replicas 1, what was "
+            "acknowledged may be on one broker alone, and is lost with its disk; with 2, nothing is stored while one "
+            "of the two brokers is away."
+        },
+    )

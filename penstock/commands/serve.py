@@ -17,6 +17,7 @@ from penstock.commands.options import (
     collect_when_ready,
     settings_in_force,
 )
+from penstock.errors import UsageError
 
 
 def serve(
@@ -59,6 +60,11 @@ def serve(
         "flows.file": flows,
     }
     settings = settings_in_force(flags, config, print_config)
+    if settings.store.replicated_log:
+        raise UsageError(
+            "store.replicated_log: `penstock serve` runs one store alone; run `penstock store` on each machine of the "
+            "cluster, and `penstock gateway` beside them"
+        )
     if gateways:
         from penstock.servers.supervisor import serve as supervise
 

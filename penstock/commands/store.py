@@ -56,6 +56,11 @@ def run(
         "log_format": log_format,
     }
     settings = settings_in_force(flags, config, print_config)
+    if settings.store.replicated_log:
+        raise UsageError(
+            "store.replicated_log: no store follows or leads a cluster in this version; leave it empty. "
+            "`penstock cluster create` makes the topic"
+        )
     collect_when_ready()
     from penstock.servers.store_process import serve
 

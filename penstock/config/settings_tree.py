@@ -19,6 +19,7 @@ from gateway.settings import GatewaySettings
 from notify.links.address import without_credentials
 from notify.settings import NotifySettings, WireSettings
 from penstock.config.audit_settings import AuditSettings
+from penstock.config.cluster_settings import ClusterSettings
 from penstock.config.console_settings import ConsoleSettings
 from penstock.config.flows_settings import FlowsSettings
 from penstock.config.tier_settings import TierSettings
@@ -37,6 +38,7 @@ class Settings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     tracing: TracingSettings = field(default_factory=TracingSettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     tier: TierSettings = field(default_factory=TierSettings)
     flows: FlowsSettings = field(default_factory=FlowsSettings)
     admin: str | None = field(

@@ -19,6 +19,7 @@ from penstock.flows import GROUP_PREFIX
 from penstock.flows.errors import FlowError
 from penstock.flows.expressions import MESSAGES, BadExpression, Condition, Template
 from penstock.flows.sources.records import RECORDS
+from penstock.kafka_place import KafkaMechanism
 
 KAFKA = ("kafka", "kafkas")
 PENSTOCK = ("penstock", "penstocks")
@@ -81,7 +82,7 @@ class KafkaOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     id: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9._-]{1,249})?\Z")] = ""
     user: str = ""
     password: Secret | None = None
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    mechanism: KafkaMechanism = "SCRAM-SHA-512"
 
 
 class FlowSource(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename={"from_": "from", "map_": "map"}):

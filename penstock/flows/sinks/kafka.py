@@ -16,8 +16,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from penstock.flows.definition import Flow
 from penstock.flows.errors import FlowError, SinkAway, SinkLost, SinkRefused
 from penstock.flows.events import EventWriter, FlowEvent
-from penstock.flows.kafka_place import is_kafka_topic, kafka_place, refusal
+from penstock.flows.kafka_place import kafka_place, refusal
 from penstock.flows.sinks.kafka_done import DoneMessages, DoneTopic
+from penstock.kafka_place import is_kafka_topic
 from penstock.sdk.errors import ClientError
 from penstock.sdk.subscription import Subscription
 

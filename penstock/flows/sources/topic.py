@@ -14,8 +14,9 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.flows.definition import Flow
 from penstock.flows.errors import FlowError
-from penstock.flows.kafka_place import KafkaPlace, kafka_place, refusal
+from penstock.flows.kafka_place import kafka_place, refusal
 from penstock.flows.sources.records import KafkaRecord
+from penstock.kafka_place import KafkaPlace
 from penstock.sdk.errors import BadPosition
 from penstock.sdk.positions import moment
 from store.moments import ago_ms

@@ -68,7 +68,7 @@ def test_what_is_printed_hides_secrets_and_is_a_config_all_the_same(path: str, t
 def test_every_setting_that_may_hold_a_secret_is_known_as_one() -> None:
     named = {path for path in SETTINGS if path.endswith(("token", "_url", "password", "secret"))}
     kinds = {path: setting.limits["secret"] for path, setting in SETTINGS.items() if "secret" in setting.limits}
-    assert kinds.pop("tier.url") == "refused"
+    assert kinds.pop("tier.url") == kinds.pop("store.replicated_log") == "refused"
     assert named == SECRETS.keys() == kinds.keys()
 
 
@@ -260,6 +260,7 @@ def test_every_setting_is_documented_and_allows_its_default() -> None:
         "audit",
         "tracing",
         "console",
+        "cluster",
         "tier",
         "flows",
     }

@@ -1,0 +1,19 @@
+"""Errors of a cluster, one line each: the setting, what is wrong, and the remedy."""
+
+from __future__ import annotations
+
+from penstock.errors import PenstockError, UsageError
+
+
+class TopicUnfit(UsageError):
+    """The topic would lose what was acknowledged, or is none for a log."""
+
+    def __init__(self, setting: str, topic: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{setting}: topic {topic} of Kafka {reason}; {remedy}")
+
+
+class KafkaUnreachable(PenstockError):
+    """Kafka did not answer, or refused what the store needs."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"store.replicated_log: topic {topic} of Kafka: {reason}; see whether its brokers are there")

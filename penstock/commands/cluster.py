@@ -1,0 +1,57 @@
+"""`penstock cluster`: the replicated log of several stores."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.commands.options import Config, settings_in_force
+from penstock.errors import PenstockError, UsageError
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+
+cluster = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Make the replicated log that several stores share in Kafka."
+)
+
+Topic = Annotated[
+    str | None,
+    typer.Option("--replicated-log", metavar="URL", help="kafka://HOST:9092,HOST:9092/TOPIC; as store.replicated_log."),
+]
+
+
+@cluster.command()
+def create(
+    replicated_log: Topic = None,
+    replicas: Annotated[int, typer.Option(min=2, max=7, help="On how many brokers Kafka keeps the log.")] = 3,
+    config: Config = None,
+) -> None:
+    """Make the topic in which the log lies: one partition, kept for ever, written to a majority of its replicas."""
+    settings = _settings(replicated_log, config)
+    try:
+        from penstock.cluster.place import replicated_place
+        from penstock.cluster.topic import TopicAdmin, check
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from None
+    place = replicated_place(settings)
+    if replicas == 2 and not settings.store.accept_two_replicas:
+        raise UsageError("--replicas 2: store.accept_two_replicas says what that risks; set it, or have 3 replicas")
+    admin = TopicAdmin(place)
+    if admin.describe() is not None:
+        raise UsageError(f"store.replicated_log: topic {place.topic} of Kafka is there already; name another one")
+    check(admin.create(replicas), place.topic, settings.store.accept_two_replicas)
+    typer.echo(f"topic {place.topic} with {replicas} replicas is there; start the stores with store.replicated_log")
+
+
+def _settings(replicated_log: str | None, config: Config) -> "Settings":
+    settings = settings_in_force({"store.replicated_log": replicated_log}, config, print_config=False)
+    if not settings.store.replicated_log:
+        raise UsageError("store.replicated_log: not set; say kafka://HOST:9092,HOST:9092/TOPIC")
+    return settings
+
+
+def not_installed(error: ModuleNotFoundError) -> PenstockError:
+    """What a missing library of Kafka means to the user. Raises the error if it is another one."""
+    if not (error.name or "").startswith("confluent_kafka"):
+        raise error
+    return UsageError("confluent_kafka is not installed; run: pip install 'penstock[kafka]'")
