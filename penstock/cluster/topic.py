@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
@@ -96,6 +96,16 @@ class TopicAdmin:
                 raise KafkaUnreachable(self._place.topic, f"it was made, and is not there after {TIMEOUT_S:g} s")
             time.sleep(LOOK_AGAIN_S)
         return found
+
+    def delete_before(self, offset: int) -> None:
+        """Have Kafka delete the records in front of an offset."""
+        wanted = TopicPartition(self._place.topic, 0, offset)
+
+        def ask() -> None:
+            (done,) = self._admin.delete_records([wanted], operation_timeout=TIMEOUT_S).values()
+            done.result(2 * TIMEOUT_S)
+
+        self._asked(ask)
 
 
 def check(topic: ReplicatedTopic | None, name: str, accepts_two: bool) -> ReplicatedTopic:
