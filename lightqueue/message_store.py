@@ -9,18 +9,16 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 
 from lightqueue.groups.groups import Groups
+from lightqueue.opening import OpenStore
 from lightqueue.queues._queues import Queue, read_at
-from lightqueue.queues.projection import Projection
 from lightqueue.queues.waiting import Waiting
 from lightqueue.upkeep.absent import AbsentSessions
 from lightqueue.upkeep.applying import ALL_WORK, FIRST_WORK, Applying
 from lightqueue.upkeep.dispatching import Dispatching
 from lightqueue.upkeep.upkeep import Upkeep
 from store.errors import (
-    CorruptSegment,
     IndexBusy,
     IndexDamaged,
     IndexFailed,
@@ -29,21 +27,15 @@ from store.errors import (
     StoreError,
     StoreFull,
 )
-from store.files.folder import DataFolder
 from store.log.api import Log, OpenLog
-from store.log.checkpoint import open_index
 from store.log.clock import Clock
 from store.log.commitlog import open_log
-from store.log.index import Index
 from store.records._records import RecordBatch, Records
 from store.records.records import Record
 from store.settings import StoreSettings
 
 log = logging.getLogger("penstock.store")
 
-REPLAY_BYTES = 8 << 20
-WHOLE_LOG_BYTES = 1 << 62
-MOST_INDEXES = 3  # as it stands, from the checkpoint, from the log
 INDEX_PATIENCE_S = 10.0
 """For so long the index may fail to be written with room on the disk: once there is room again RocksDB goes on by
 itself, within 5 s; after other errors it never does."""
@@ -60,30 +52,26 @@ class MessageStore:
         on_safe: Callable[[], None] = lambda: None,
         on_replayed: Callable[[int, int], None] = lambda done_bytes, of_bytes: None,
         opens: OpenLog = open_log,
+        opened: OpenStore | None = None,
     ) -> None:
-        """`on_replayed` is told how much of the log was replayed, of how much. `opens` the log."""
+        """`on_replayed` is told how much of the log was replayed, of how much. `opens` the log, unless it is `opened`
+        already.
+        """
         self.settings = settings
-        self.replayed_bytes = 0
+        opened = opened or OpenStore(settings, on_safe, on_replayed, opens)
+        self._opened = opened
+        self.replayed_bytes = opened.replayed_bytes
         self._next_index_write = 0.0
         self._write_until = 0  # the index is being brought up to this log_offset, a step each tick
-        self._durable_to = 0  # so much of the log is in the index for good, or about to be
         self._refusing: StoreError | None = None
         self._index_error: IndexFailed | None = None  # of its last write
         self._index_failing_since_s: float | None = None
         self.clock = Clock(settings.clock_jump_s)
+        self.folder = opened.folder
+        self.log: Log = opened.log
+        self.index, self._state = opened.index, opened.state
         with ExitStack() as undo:
-            self.folder = DataFolder(settings.data, settings.group_access)
-            undo.callback(self.folder.close)
-            self.log: Log = opens(self.folder, settings, on_safe)
-            undo.callback(lambda: self.log.close())
-            try:
-                self.index, self._state = self._projected(on_replayed)
-            except CorruptSegment as error:  # in an old segment, which a start does not verify
-                log.error("%s:%d: %s; verifying the whole log", error.segment, error.log_offset, error.reason)
-                self.log.close()
-                self.log = opens(self.folder, replace(settings, verify_at_start_bytes=WHOLE_LOG_BYTES), on_safe)
-                self.index, self._state = self._projected(on_replayed)
-            undo.callback(self.index.close)
+            undo.callback(opened.close)
             self.upkeep = Upkeep(self.log, self.folder, settings, self._state, self.append_upkeep, self.clock)
             undo.pop_all()
         self.queues = self._state.queues
@@ -100,40 +88,6 @@ class MessageStore:
         self.dispatching = Dispatching(self.log, self.delayed, self._append_all)
         self.absent = AbsentSessions(self.sessions, self._append_all, self.queues.is_live_only, self.clock)
         self.waiting = Waiting(self.sessions, self.queues, lambda: self.end)
-
-    def _projected(self, on_replayed: Callable[[int, int], None]) -> tuple[Index, Projection]:
-        """The index, and the state that the log makes of it. One that turns out to be damaged is built again."""
-        for distrusted in range(MOST_INDEXES):
-            index = open_index(self.folder, self.log, self.settings, distrusted)
-            with ExitStack() as undo:
-                undo.callback(_close_quietly, index)
-                try:
-                    state = Projection(self.log, index, self.settings)
-                    self._durable_to = state.applied
-                    self._replay(state, on_replayed)
-                except IndexDamaged as error:
-                    log.warning("%s", error)
-                    continue
-                undo.pop_all()
-                return index, state
-        raise IndexFailed(self.folder.index, "is damaged however often it is built")
-
-    def _replay(self, state: Projection, on_replayed: Callable[[int, int], None]) -> None:
-        began = self.log.resumes_at(state.position) or state.position
-        for start, data in self.log.ranges(began, REPLAY_BYTES):
-            state.replay(start, data)
-            self.replayed_bytes += len(data)
-            on_replayed(start + len(data) - began, self.log.end - began)
-            self._make_durable(state)  # so that a kill from here on has less to read again
-        self.log.forget_pages()
-        state.position = self.log.end
-        state.settle()
-
-    def _make_durable(self, state: Projection) -> None:
-        """Have the index flushed if it has taken in much since the last time. Raises IndexFailed."""
-        is_much = state.applied >= self._durable_to + self.settings.index_flush_log_bytes
-        if is_much and state.index.begin_flush():
-            self._durable_to = state.applied
 
     # --- the one way in
 
@@ -281,10 +235,10 @@ class MessageStore:
             if is_due:
                 self._next_index_write = now_s + self.settings.index_flush_ms / 1000
                 self._write_until = self.end
-            if is_due or self._state.applied < self._write_until:
+            if (is_due or self._state.applied < self._write_until) and not self._opened.is_held():
                 self.log.commit()
                 self._state.write_some(self._write_until)
-                self._make_durable(self._state)
+                self._opened.make_durable()
                 self._refusing = self._index_error = self._index_failing_since_s = None
             else:
                 self.queues.evict_idle()
@@ -348,25 +302,10 @@ class MessageStore:
         with suppress(StoreError):  # the next start applies it
             self.applying.finish()
         with ExitStack() as closing:
-            closing.callback(self.folder.close)
-            closing.callback(self.log.close)
-            closing.callback(_close_index, self.index)
+            closing.callback(self._opened.close)
             self.groups.write_due(time.time_ns() // 1_000_000, at_once=True)
             try:
                 self.write_index()
                 self.index.flush()
             except StoreError as error:
                 log.warning("%s: the index will be brought up to date from the log at the next start", error)
-
-
-def _close_index(index: Index) -> None:
-    """A disk that fails here has said so already, or will when the log is closed: the log is the truth."""
-    try:
-        index.close()
-    except StoreError as error:
-        log.warning("%s: the index will be brought up to date from the log at the next start", error)
-
-
-def _close_quietly(index: Index) -> None:
-    with suppress(StoreError):
-        index.close()

@@ -93,6 +93,11 @@ class Projection:
             self._cross_gap(log.first, is_known=False)
 
     @property
+    def state_offset(self) -> int:
+        """The index has effects of records up to this log_offset."""
+        return self._state_offset
+
+    @property
     def has_news(self) -> bool:
         """Whether a write would change the index."""
         return self.applied != self.position or self.queues.has_edits

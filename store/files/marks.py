@@ -59,8 +59,8 @@ def write_restored_from(folder: Path, logs: list[tuple[str, int]]) -> None:
 class Marks:
     """Owner of the file. The flusher's thread writes how far the log is flushed, the log's thread where it begins."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open the marks of a log's folder, or begin new ones. Raises OSError."""
+    def __init__(self, folder: Path, identity: bytes = b"") -> None:
+        """Open the marks of a log's folder, or begin new ones, with a random identity or that one. Raises OSError."""
         path = folder / MARKS
         self.restored_from = read_restored_from(folder)
         self.is_new = not path.exists()
@@ -68,7 +68,7 @@ class Marks:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
         found = _newest(self._fd)
         self.is_known = found is not None
-        self._slot = found or Slot(0, 0, 0, os.urandom(IDENTITY_BYTES))
+        self._slot = found or Slot(0, 0, 0, identity or os.urandom(IDENTITY_BYTES))
         self._begin_synced = self._slot.begin
         if self.is_new:
             sync_folder(folder)

@@ -213,6 +213,12 @@ class Log(ReadableLog, WritableLog, Protocol):
         next of them had records of its own.
         """
 
+    @property
+    def kept(self) -> int | None:
+        """Of a replicated log: a crash may take all behind this log_offset out of it. None: only a power cut takes
+        anything, and `miss` is for that.
+        """
+
     def remembered(self) -> bytes:
         """What the index is to keep for the log's next start, with each of its writes."""
 

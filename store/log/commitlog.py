@@ -130,6 +130,8 @@ class CommitLog(SegmentedLog):
         """The logs that it has the beginning of; see store.files.marks."""
         return self.marks.restored_from
 
+    kept: int | None = None
+
     def remembered(self) -> bytes:
         """The marks, which the index keeps a copy of."""
         return encode_remembered(self.marks.slot)
@@ -364,7 +366,10 @@ class CommitLog(SegmentedLog):
         if self._spare_bytes(from_reserve) < HEADER_BYTES + size_bytes:
             raise StoreFull(self.folder)
         self.commit()
-        now_ms = time.time_ns() // 1_000_000
+        self._begin_segment(self.marks.identity, time.time_ns() // 1_000_000)
+
+    def _begin_segment(self, identity: bytes, created_ms: int) -> None:
+        """Seal the active segment, and have the next one follow it. Raises OSError."""
         path = segment_path(self.folder, self.end)
         if path.exists():
             stray = Finding(
@@ -372,7 +377,7 @@ class CommitLog(SegmentedLog):
             )
             self.quarantine.keep_file(stray, path)
         spare = self._spare = self._spare or Spare(self.folder, self.settings.segment_bytes)
-        segment = spare.become(self.end, self.marks.identity, now_ms)
+        segment = spare.become(self.end, identity, created_ms)
         # Up to here an error leaves no trace. From here on nothing fails.
         self._spare, self._spare_again_s = None, 0.0
         sealed = self._active

@@ -44,6 +44,7 @@ DAMAGED = "DAMAGED"
 _BUSY = "Result incomplete:"  # RocksDB's error where a write would have to wait
 _DAMAGE = ("Corruption:", "No such file or directory")  # RocksDB's errors that mean damage
 UNFLUSHED = "rocksdb.num-immutable-mem-table"  # write buffers that are full and not in a file yet
+ACTIVE_BUFFER = "rocksdb.cur-size-active-mem-table"
 BLOCK_CACHE_BYTES = 32 << 20
 MANIFEST_BLOCK_BYTES = 32 << 10
 MANIFEST_HEADER_BYTES = 7
@@ -225,6 +226,12 @@ class Index:
                 return False
             self._db.flush(False)
         return True
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Memory of the write buffer that is being filled."""
+        with self._failing():
+            return self._db.property_int_value(ACTIVE_BUFFER) or 0
 
     @property
     def is_flushing(self) -> bool:

@@ -1,0 +1,91 @@
+"""Keeps the mark of a replicated log: a thread that writes it once the log is on the disk up to there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from store.log.mark_file import MarkFile
+from store.replication.judging import ReplicaMark
+
+log = logging.getLogger("penstock.store")
+
+KEEP_S = 0.2  # at most so often
+LOOK_AGAIN_S = 0.5
+
+
+class MarkKeeper:
+    """Owner of the thread and of the file. keep() and settle() are called by the store's thread."""
+
+    def __init__(self, file: MarkFile, on_disk: Callable[[], int], hurry: Callable[[], None]) -> None:
+        """`on_disk`: up to where the log is on the disk; `hurry`: have it get there now. Both are for any thread."""
+        self._file = file
+        self._on_disk = on_disk
+        self._hurry = hurry
+        self._wanted = file.mark
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self.error: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-mark", daemon=True)
+        self._thread.start()
+
+    @property
+    def kept(self) -> ReplicaMark:
+        """The mark that a crash leaves."""
+        return self._file.mark
+
+    def keep(self, mark: ReplicaMark) -> None:
+        """Keep a mark soon, unless a later one comes first."""
+        if mark is not self._wanted:
+            self._wanted = mark
+            with self._changed:
+                self._changed.notify_all()
+
+    def flushed(self) -> None:
+        """The log has got to the disk further than before. Called by the flusher's thread."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until the newest mark is kept. False: it is not in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.kept is self._wanted or self.error is not None, timeout_s) and (
+                self.error is None
+            )
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._file.close()
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            wanted = self._wanted
+            if wanted is self.kept:
+                self._wait(LOOK_AGAIN_S)
+            elif self._on_disk() < wanted.accepted:
+                self._hurry()
+                self._wait(LOOK_AGAIN_S)
+            else:
+                self._write(wanted)
+
+    def _wait(self, timeout_s: float) -> None:
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+    def _write(self, mark: ReplicaMark) -> None:
+        try:
+            self._file.write(mark)
+        except OSError as error:
+            if self.error is None:
+                log.error("the mark of the replicated log cannot be kept: %s; it is tried again", error)
+            self.error = error
+            self._wait(LOOK_AGAIN_S)
+            return
+        self.error = None
+        with self._changed:
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_closing, KEEP_S)
