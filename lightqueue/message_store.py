@@ -59,6 +59,7 @@ class MessageStore:
         """
         self.settings = settings
         opened = opened or OpenStore(settings, on_safe, on_replayed, opens)
+        opened.on_safe = on_safe
         self._opened = opened
         self.replayed_bytes = opened.replayed_bytes
         self._next_index_write = 0.0

@@ -35,6 +35,7 @@ class OpenStore:
         """`on_replayed` is told how much of the log was replayed, of how much. `opens` the log. `follows`: more is to
         be replayed, so the state is not settled.
         """
+        self.on_safe = on_safe
         self.replayed_bytes = 0
         self._settings = settings
         self._follows = follows
@@ -42,16 +43,19 @@ class OpenStore:
         with ExitStack() as undo:
             self.folder = DataFolder(settings.data, settings.group_access)
             undo.callback(self.folder.close)
-            self.log: Log = opens(self.folder, settings, on_safe)
+            self.log: Log = opens(self.folder, settings, self._said_safe)
             undo.callback(lambda: self.log.close())
             try:
                 self.index, self.state = self._projected(on_replayed)
             except CorruptSegment as error:  # in an old segment, which a start does not verify
                 log.error("%s:%d: %s; verifying the whole log", error.segment, error.log_offset, error.reason)
                 self.log.close()
-                self.log = opens(self.folder, replace(settings, verify_at_start_bytes=WHOLE_LOG_BYTES), on_safe)
+                self.log = opens(self.folder, replace(settings, verify_at_start_bytes=WHOLE_LOG_BYTES), self._said_safe)
                 self.index, self.state = self._projected(on_replayed)
             undo.pop_all()
+
+    def _said_safe(self) -> None:
+        self.on_safe()
 
     def _projected(self, on_replayed: Callable[[int, int], None]) -> tuple[Index, Projection]:
         """The index, and the state that the log makes of it. One that turns out to be damaged is built again."""

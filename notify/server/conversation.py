@@ -22,6 +22,7 @@ from notify.server.incoming import HeldRequests, Incoming
 from notify.server.line import WireCounters, WireOutput
 from notify.server.peers import Peer, Peers
 from notify.server.safe_answers import SafeAnswers
+from notify.server.withheld import WithheldOutput
 from store.errors import WireError
 from store.wire import messages as wire
 from store.wire.credit import Credit
@@ -58,7 +59,9 @@ class Conversation:
         self._applying = peers.hub.messages.applying
         self._held = HeldRequests(self._applying, self.wake)
         self._incoming: Incoming | None = None
-        self._out = WireOutput(figures, wake, peers.clock)
+        log = peers.hub.messages.log
+        self._withheld = WithheldOutput(figures, wake, peers.clock, log) if log.kept is not None else None
+        self._out = self._withheld or WireOutput(figures, wake, peers.clock)
         self._answers = SafeAnswers()
 
     # --- bytes in
@@ -176,6 +179,11 @@ class Conversation:
         return self.peer is not None and self._handling.is_judged
 
     @property
+    def is_withholding(self) -> bool:
+        """Whether something to be sent waits until the log is accepted further."""
+        return self._withheld is not None and self._withheld.is_withholding
+
+    @property
     def said_s(self) -> float:
         """When something was sent last."""
         return self._out.said_s
@@ -223,10 +231,14 @@ class Conversation:
                 for message in operators.take() if operators.to_tell else ():
                     out.tell(message)
                 if self._answers.has_some or self._is_client:
+                    if self._withheld is not None:
+                        self._withheld.hold()
                     for request_id, answer in self._answers.take(self.peer):
                         self._connected.answer(request_id, answer)
                     if self._answers.wants_ping:
                         self.ping()
+                    if self._withheld is not None:
+                        self._withheld.let_go()
                 if self._applying.left_bytes:  # all of it is told at once
                     self._held.wake_later()
                 else:

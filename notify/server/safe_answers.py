@@ -57,9 +57,10 @@ class SafeAnswers:
 
     def add_published(self, peer: Peer, request_id: int, message: wire.Publish, answer: WireMessage, end: int) -> None:
         """The answer to a Publish whose records end at log_offset `end`."""
+        is_replicated = peer.store.messages.log.kept is not None
         if isinstance(answer, wire.Failed):
             self.add(request_id, 0, answer, message.sequence)
-        elif message.wait is wire.Wait.POLICY:
+        elif message.wait is wire.Wait.POLICY or (message.wait is wire.Wait.STORED and is_replicated):
             self.add(request_id, end, answer)
         else:
             self._flushing.add(peer.store, message.wait, request_id, end, answer)

@@ -97,6 +97,8 @@ class StoreServer:
         self.review = RightsReview(self._loop.call_soon)
         self._applying = ApplyingSteps(self.hub, self._loop.call_soon, self._do_upkeep, self._not_applied)
         self.is_stopping = False
+        self.why_not_serving: Callable[[], str] | None = None
+        """Of a store in a cluster: why it may not answer now; empty: it may. None: nothing can take that from it."""
 
     # --- listening
 
@@ -151,10 +153,25 @@ class StoreServer:
 
     def safe_advanced(self) -> None:
         self.hub.safe_advanced()
+        if self.why_not_serving is not None:
+            for connection in self.connections:
+                if connection.is_withholding:
+                    self.wake(connection)
+
+    def is_let_go(self) -> bool:
+        """Whether this store may not answer now. Then its connections end at once, without a word that may be wrong."""
+        if self.why_not_serving is None or not (why := self.why_not_serving()):
+            return False
+        if self.connections:
+            self.events.warning("cluster", "%s; all connections end", why)
+        for connection in list(self.connections):
+            connection.abort()
+        return True
 
     def tick(self) -> None:
         """To be called every few hundredths of a second."""
         self._applying.tick()
+        self.is_let_go()
         now_s = self._loop.time()
         for connection in list(self.connections):
             connection.tick(now_s)
@@ -180,8 +197,9 @@ class StoreServer:
     def _flush(self) -> None:
         self._applying.go_on()
         dirty, self._dirty = self._dirty, {}
-        for connection in dirty:
-            connection.flush()
+        if not self.is_let_go():
+            for connection in dirty:
+                connection.flush()
         self._progress.set()
 
     def judge_again(self) -> None:
@@ -278,6 +296,10 @@ class WireConnection(asyncio.Protocol):
         return self._conversation.has_unanswered
 
     @property
+    def is_withholding(self) -> bool:
+        return self._conversation.is_withholding
+
+    @property
     def peer_name(self) -> str:
         """Empty before it has said who it is."""
         peer = self._conversation.peer
@@ -298,6 +320,8 @@ class WireConnection(asyncio.Protocol):
             return
         server.connections_total += 1
         limit = self._limit_passed(transport)
+        if server.why_not_serving is not None:
+            limit = server.why_not_serving() or limit
         if limit:
             transport.write(encode(Refused(RefusedReason.BUSY, limit)))
             server.found_bad("busy", self._address, limit)
@@ -315,7 +339,7 @@ class WireConnection(asyncio.Protocol):
         return ""
 
     def data_received(self, data: bytes) -> None:
-        if self in self._server.connections:
+        if self in self._server.connections and not self._server.is_let_go():
             self._feed(data)
 
     def eof_received(self) -> None:

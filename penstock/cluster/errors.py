@@ -17,3 +17,13 @@ class KafkaUnreachable(PenstockError):
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"store.replicated_log: topic {topic} of Kafka: {reason}; see whether its brokers are there")
+
+
+class PartitionLost(PenstockError):
+    """The partition is not the one that the store has followed, or does not have what the store lacks."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(
+            f"store.replicated_log: topic {topic} of Kafka: {reason}; this store stops, and its log stays as it "
+            'is: see "What to do where Kafka lost the log" in docs/cluster.md'
+        )

@@ -8,6 +8,7 @@ import typer
 
 from penstock.commands.client import Data as ServerData
 from penstock.commands.client import Store, TokenFile, connect
+from penstock.commands.cluster import not_installed
 from penstock.commands.options import (
     Admin,
     Config,
@@ -56,12 +57,13 @@ def run(
         "log_format": log_format,
     }
     settings = settings_in_force(flags, config, print_config)
-    if settings.store.replicated_log:
-        raise UsageError(
-            "store.replicated_log: no store follows or leads a cluster in this version; leave it empty. "
-            "`penstock cluster create` makes the topic"
-        )
     collect_when_ready()
+    if settings.store.replicated_log:
+        try:
+            from penstock.cluster.process import serve as serve_in_cluster
+        except ModuleNotFoundError as error:
+            raise not_installed(error) from None
+        raise typer.Exit(serve_in_cluster(settings))
     from penstock.servers.store_process import serve
 
     raise typer.Exit(serve(settings))

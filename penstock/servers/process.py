@@ -61,7 +61,7 @@ def run(settings: Settings, main: Callable[[], Coroutine[Any, Any, None]]) -> in
             raise
         if isinstance(failure, IndexFailed) and _is_first_for_a_while():
             log.critical("%s; starting again", failure)
-            _start_again()
+            start_again()
         log.critical("%s", failure)
         return DISK_FAILED
     return 0
@@ -75,7 +75,7 @@ def _is_first_for_a_while() -> bool:
         return True
 
 
-def _start_again() -> NoReturn:
+def start_again() -> NoReturn:
     """Replace this process by the same command; only the standard streams are kept."""
     os.environ[STARTED_AGAIN] = str(time.monotonic())
     sys.stdout.flush()

@@ -8,11 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.auth.left_by import LeftJudge
 from gateway.auth.shared_attempts import SharedAttempts
 from lightqueue.message_store import MessageStore
+from lightqueue.opening import OpenStore
 from notify.events.lookup import Broadcast, Lookup
 from notify.events.redis_lookup import RedisTable
 from notify.links.address import StoreAddress, is_loopback
@@ -51,7 +52,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 
-def serve(settings: Settings) -> int:
+class ClusterPart(Protocol):
+    """What a store that is one of several asks of its cluster."""
+
+    async def until_leading(self, stop: Stop, on_replayed: Callable[[int, int], None]) -> OpenStore | None:
+        """Follow until this store leads and serves; None: it is to stop."""
+
+    def why_not_serving(self) -> str:
+        """Why the store may not answer now; empty: it may. Asked first in each turn."""
+
+    def tick(self) -> None:
+        """Raises what ended the store's part."""
+
+    async def leave(self, messages: MessageStore) -> None:
+        """Hand over to another store."""
+
+
+def serve(settings: Settings, cluster: ClusterPart | None = None) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     address = StoreAddress.parse(settings.wire.listen, any_port=True)
     tokens = tokens_of_store(settings.wire)
@@ -59,11 +76,16 @@ def serve(settings: Settings) -> int:
     check_exposed(address, settings, tokens)
     check_tracing(settings)
     judging = AccessLoader(settings.auth)
-    return run(settings, lambda: _serve(settings, address, tokens, tls, judging))
+    return run(settings, lambda: _serve(settings, address, tokens, tls, judging, cluster))
 
 
 async def _serve(
-    settings: Settings, address: StoreAddress, tokens: Tokens, tls: WireTls | None, judging: AccessLoader
+    settings: Settings,
+    address: StoreAddress,
+    tokens: Tokens,
+    tls: WireTls | None,
+    judging: AccessLoader,
+    cluster: ClusterPart | None,
 ) -> None:
     """Start the admin endpoint, the store with its recovery, and then accept peers; stop in reverse."""
     stop = Stop()
@@ -85,26 +107,28 @@ async def _serve(
         if settings.admin is not None:
             closing.callback(_open_admin(settings.admin, lambda: server, starting).close)
         parts = open_tracing(settings, "store", closing)
-        messages = parts.message_store(settings.store, on_safe, starting.replayed)
+        opened: OpenStore | None = None
+        if cluster is not None:
+            opened = await cluster.until_leading(stop, starting.replayed)
+            if opened is None:
+                return
+        messages = parts.message_store(settings.store, on_safe, starting.replayed, opened)
         closing.callback(messages.close)
+        if cluster is not None:
+            closing.push_async_callback(cluster.leave, messages)
         audit, reopen_audit = open_audit(settings, closing)
         reloads = [judging.reload, reopen_audit]
         if tls is not None:
             tls.start(audit)
             reloads.append(tls.reload)
         heed_hangup(*reloads)
-        lookup: Lookup | None = None
-        if settings.notify.events == "broadcast":
-            lookup = Broadcast()
-        elif settings.notify.redis_url:
-            redis = RedisTable(settings.notify.redis_url, lambda name: name in hub.gateways)
-            closing.push_async_callback(redis.close)
-            redis.start()
-            lookup = redis.table
+        lookup = _lookup(settings, lambda name: name in hub.gateways, closing)
         hub = Hub(messages, True, quotas_of(settings.quota), audit, lookup, settings.tier.reads)
         hold_for_tier(hub, settings.tier)
         of_namespaces = tokens_of_namespaces(settings.wire)
         server = serving = StoreServer(hub, settings.wire, tokens, audit, of_namespaces=of_namespaces)
+        if cluster is not None:
+            serving.why_not_serving = cluster.why_not_serving
         _judge_clients(serving, judging, of_namespaces, closing)
         closing.push_async_callback(_close, server, messages)
         hub.facts = ProcessFacts(settings, lambda: read_steps(serving), serving.unready, messages.health)
@@ -122,10 +146,24 @@ async def _serve(
 
         def tick() -> None:
             serving.tick()
+            if cluster is not None:
+                cluster.tick()
             if tls is not None:
                 tls.tick()
 
         await stop.tick(tick)
+
+
+def _lookup(settings: Settings, has_gateway: Callable[[str], bool], closing: AsyncExitStack) -> Lookup | None:
+    """Which gateways are told of what grew; None: those that follow it."""
+    if settings.notify.events == "broadcast":
+        return Broadcast()
+    if not settings.notify.redis_url:
+        return None
+    redis = RedisTable(settings.notify.redis_url, has_gateway)
+    closing.push_async_callback(redis.close)
+    redis.start()
+    return redis.table
 
 
 async def _close(server: StoreServer, messages: MessageStore) -> None:

@@ -10,6 +10,7 @@ from threading import Lock
 from opentelemetry.trace import Span
 
 from lightqueue.message_store import MessageStore
+from lightqueue.opening import OpenStore
 from penstock.tracing.batches import find_traced
 from penstock.tracing.spans import Tracing, fail
 from store.errors import StoreError
@@ -30,6 +31,7 @@ class TracedMessageStore(MessageStore):
         settings: StoreSettings,
         on_safe: Callable[[], None],
         on_replayed: Callable[[int, int], None],
+        opened: OpenStore | None = None,
     ) -> None:
         self._tracing = tracing
         self._unsafe: deque[tuple[int, Span]] = deque()  # log_offset behind a message, and its span
@@ -40,7 +42,7 @@ class TracedMessageStore(MessageStore):
             self._end_safe()
             on_safe()
 
-        super().__init__(settings, flushed, on_replayed)
+        super().__init__(settings, flushed, on_replayed, opened=opened)
         self._is_open = True
 
     def append(self, batch: RecordBatch, is_awaited: bool = True) -> int:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from lightqueue.message_store import MessageStore
+from lightqueue.opening import OpenStore
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
 from notify.remote.store import RemoteStore
@@ -27,13 +28,18 @@ class TracingParts:
         self._tracing = tracing
 
     def message_store(
-        self, settings: StoreSettings, on_safe: Callable[[], None], on_replayed: Callable[[int, int], None]
+        self,
+        settings: StoreSettings,
+        on_safe: Callable[[], None],
+        on_replayed: Callable[[int, int], None],
+        opened: OpenStore | None = None,
     ) -> MessageStore:
+        """`opened`: by a store that followed its cluster."""
         if self._tracing is None:
-            return MessageStore(settings, on_safe, on_replayed)
+            return MessageStore(settings, on_safe, on_replayed, opened=opened)
         from penstock.tracing.message_store import TracedMessageStore
 
-        return TracedMessageStore(self._tracing, settings, on_safe, on_replayed)
+        return TracedMessageStore(self._tracing, settings, on_safe, on_replayed, opened)
 
     def local_store(self, hub: Hub) -> LocalStore:
         """The store in this process, as its gateway has it."""

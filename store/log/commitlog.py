@@ -54,6 +54,8 @@ RESERVE_SHARE = 20  # the reserve is at most 1 / RESERVE_SHARE of the file syste
 class CommitLog(SegmentedLog):
     """Owns the segments of a folder. For one thread, except the flusher's and the methods that the scrubber calls."""
 
+    kept: int | None = None
+
     def __init__(
         self,
         folder: Path,
@@ -129,8 +131,6 @@ class CommitLog(SegmentedLog):
     def restored_from(self) -> Sequence[tuple[str, int]]:
         """The logs that it has the beginning of; see store.files.marks."""
         return self.marks.restored_from
-
-    kept: int | None = None
 
     def remembered(self) -> bytes:
         """The marks, which the index keeps a copy of."""
@@ -211,10 +211,7 @@ class CommitLog(SegmentedLog):
         return DiskFailed(self.folder, str(self.flusher.error)) if self.flusher.error else None
 
     def write_anew(self) -> bool:
-        """After a failed sync: write the doubtful segments anew. Returns whether that is done; until then appends fail.
-
-        Call it repeatedly: a thread does the work. Raises DiskFailed if it cannot be done.
-        """
+        """After a failed sync: write the doubtful segments anew; see WritableLog. Raises DiskFailed if it fails."""
         if self._anew is None:
             flushed = self.flusher.flushed
             segments = [segment for segment in self.segments if segment.limit > flushed]

@@ -57,6 +57,7 @@ class PlainLog:
     """A Log (store/log/api.py) in a folder."""
 
     put_aside_from = syncs = 0
+    kept: int | None = None
     sync_error = ""
     identity = name = b"a plain log 1234"
     restored_from: tuple[tuple[str, int], ...] = ()

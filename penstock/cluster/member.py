@@ -1,0 +1,252 @@
+"""A store's part in its cluster: what Kafka answers goes to the Replica, and what the Replica wants is done.
+
+All is in the store's thread, but for Kafka's threads, which only schedule what they have to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from lightqueue.message_store import MessageStore
+from lightqueue.opening import OpenStore
+from lightqueue.standby import Standby
+from penstock.cluster.answers import (
+    FetchPlace,
+    FetchUnanswered,
+    FrameRefused,
+    FrameStands,
+    FrameUnanswered,
+    KafkaAnswer,
+    PartitionForeign,
+    PartitionLeft,
+    RecordsFetched,
+)
+from penstock.cluster.errors import PartitionLost
+from penstock.cluster.fetching import FrameFetcher
+from penstock.cluster.producing import FrameProducer
+from penstock.cluster.topic import ReplicatedTopic, TopicAdmin
+from penstock.kafka_place import KafkaPlace
+from penstock.servers.logs import announce
+from penstock.servers.process import Stop, start_again
+from store.errors import NotLeading, ReplicationBehind, StoreError
+from store.log.replicated import replicated_in
+from store.ratelimit import RateLimitedLog
+from store.replication.actions import (
+    AcceptedTo,
+    BeginLeading,
+    DiscardState,
+    FollowLeader,
+    MayEnd,
+    ReplicaAction,
+    SendFrame,
+    WriteAccepted,
+)
+from store.replication.clocks import ReplicaTimes
+from store.replication.frames import Leader
+from store.replication.replica import Replica
+from store.replication.sending import SendLimits
+from store.settings import StoreSettings
+
+log = logging.getLogger("penstock.cluster")
+
+TICK_S: Final = 0.02
+AGAIN_S: Final = 0.1  # after a fetch that failed at once
+LEAVE_S: Final = 3.0  # for saying that it stops
+KEEP_S: Final = 5.0
+
+
+class ClusterMember:
+    """ClusterPart (penstock.servers.store_process) of this process, and TakesAppends of its log."""
+
+    def __init__(
+        self, settings: StoreSettings, place: KafkaPlace, topic: ReplicatedTopic, address: str, failover_s: float
+    ) -> None:
+        """`address`: where users reach this store."""
+        self._settings = settings
+        self._place = place
+        self._topic = topic
+        self._me = Leader(address, os.urandom(16))
+        self._times = ReplicaTimes(failover_s)
+        self._loop: asyncio.AbstractEventLoop
+        self._events = RateLimitedLog(log)
+        self._standby: Standby
+        self._replica: Replica
+        self._producer: FrameProducer
+        self._fetcher: FrameFetcher
+        self._fault: Exception | None = None
+        self._leads = asyncio.Event()
+        self._may_end = asyncio.Event()
+        self._is_closed = False
+        self._checked_s = 0.0
+
+    # --- following, and taking over
+
+    async def until_leading(self, stop: Stop, on_replayed: Callable[[int, int], None]) -> OpenStore | None:
+        self._loop = asyncio.get_running_loop()
+        opened = OpenStore(self._settings, on_replayed=on_replayed, opens=replicated_in(self._topic.id), follows=True)
+        self._standby = standby = Standby(opened)
+        mark = standby.log.keeper.kept
+        limits = SendLimits(record_bytes=self._topic.record_bytes)
+        self._replica = replica = Replica(self._me, time.monotonic(), mark, self._times, limits)
+        self._producer = FrameProducer(self._place, self._times.patience_s, self._told)
+        self._fetcher = FrameFetcher(self._place, self._topic.id, self._told)
+        announce("follows", self._me.address, topic=self._place.topic, offset=mark.offset)
+        log.info("follows %s behind offset %d, log_offset %d", self._place.topic, mark.offset, mark.accepted)
+        ticking = asyncio.ensure_future(self._keep_ticking())
+        ticking.add_done_callback(lambda _: None)
+        while not (self._leads.is_set() and replica.serves(time.monotonic())):
+            if await stop.or_tick():
+                await self._end_as_standby(replica)
+                return None
+            self.tick()
+            standby.tick(time.monotonic())
+        standby.log.taker = self
+        if header := standby.log.not_accepted():
+            self.check()
+            self.take(header)
+        return standby.lead()
+
+    async def _end_as_standby(self, replica: Replica) -> None:
+        self._do(replica.stop(time.monotonic()))
+        await self._until_may_end()
+        self._close_kafka()
+        self._standby.close()
+
+    async def _keep_ticking(self) -> None:
+        while not self._is_closed:
+            self._act(self._replica.tick)
+            await asyncio.sleep(TICK_S)
+
+    # --- what Kafka's threads tell
+
+    def _told(self, answer: KafkaAnswer) -> None:
+        """Called by Kafka's threads."""
+        self._loop.call_soon_threadsafe(self._arrived, answer)
+
+    def _arrived(self, answer: KafkaAnswer) -> None:
+        replica = self._replica
+        match answer:
+            case FrameStands(frame, offset):
+                self._act(lambda now_s: replica.produced(now_s, frame, offset))
+            case FrameUnanswered(frame, reason):
+                self._events.warning("produce", "Kafka has not answered a frame: %s", reason)
+                self._act(lambda now_s: replica.unanswered(now_s, frame))
+            case FrameRefused(_, reason):
+                log.warning("Kafka takes no frame of that size any more (%s); a new epoch begins", reason)
+                asking = self._loop.run_in_executor(None, TopicAdmin(self._place).describe)
+                asking.add_done_callback(self._described_again)
+            case RecordsFetched(records, is_end):
+                self._act(lambda now_s: replica.fetched(now_s, records, is_end))
+            case FetchUnanswered(reason):
+                self._events.warning("fetch", "Kafka does not answer: %s", reason)
+                self._loop.call_later(AGAIN_S, self._fetch)
+            case PartitionLeft(position, first):
+                reason = f"it begins at offset {first}, and this store has read it up to {position}"
+                self._fails(PartitionLost(self._place.topic, reason))
+            case PartitionForeign(reason):
+                self._fails(PartitionLost(self._place.topic, reason))
+
+    def _described_again(self, asked: asyncio.Future[ReplicatedTopic | None]) -> None:
+        """The topic takes smaller records now, so its frames cannot be sent again as they are."""
+        found = None if asked.exception() is not None else asked.result()
+        if found is not None:
+            self._replica.limits = SendLimits(record_bytes=found.record_bytes)
+        self._act(self._replica.take_new_epoch)
+
+    def _act(self, ask: Callable[[float], list[ReplicaAction]]) -> None:
+        """Ask the Replica, and do what it wants. What goes wrong with that ends the store."""
+        if self._is_closed or self._fault is not None:
+            return
+        try:
+            self._do(ask(time.monotonic()))
+        except StoreError as error:
+            self._fails(error)
+            return
+        self._standby.log.keep(self._replica.mark)
+        self._fetch()
+
+    def _fails(self, error: Exception) -> None:
+        self._fault = self._fault or error
+
+    def _fetch(self) -> None:
+        replica = self._replica
+        if replica.reads and not self._fetcher.is_asked and not self._is_closed:
+            self._fetcher.fetch(FetchPlace(replica.position, replica.mark))
+
+    # --- what the Replica wants
+
+    def _do(self, actions: list[ReplicaAction]) -> None:
+        for action in actions:
+            match action:
+                case SendFrame(frame, value):
+                    self._producer.send(frame, value)
+                case WriteAccepted(base, data):
+                    self._standby.write(base, data)
+                case AcceptedTo(_, log_offset):
+                    self._standby.log.accepts(log_offset)
+                case BeginLeading(epoch, log_offset):
+                    log.info("leads in epoch %d from log_offset %d on", epoch, log_offset)
+                    self._leads.set()
+                case FollowLeader(epoch, leader):
+                    log.info("follows the leader at %s in epoch %d", leader.address, epoch)
+                case DiscardState(log_offset):
+                    log.warning("another store leads; all behind log_offset %d is given up", log_offset)
+                    start_again()
+                case MayEnd():
+                    self._may_end.set()
+
+    # --- as the leader
+
+    def check(self) -> None:
+        self._checked_s = now_s = time.monotonic()
+        replica = self._replica
+        if not replica.serves(now_s):
+            raise NotLeading(replica.leader.address if replica.leader is not None else "")
+        waiting_bytes = replica.end - replica.accepted
+        if waiting_bytes > replica.limits.waiting_bytes:
+            raise ReplicationBehind(waiting_bytes)
+
+    def take(self, data: bytes) -> None:
+        self._do(self._replica.append(self._checked_s, data))
+
+    def why_not_serving(self) -> str:
+        if self._fault is None and self._replica.serves(time.monotonic()):
+            return ""
+        return "this store does not lead its cluster now"
+
+    def tick(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        self._events.settle()
+
+    async def leave(self, messages: MessageStore) -> None:
+        """Say that this store stops. What it cannot have accepted goes with the process, without a change on disk."""
+        replica, replicated = self._replica, self._standby.log
+        messages.groups.write_due(time.time_ns() // 1_000_000, at_once=True)
+        self._act(replica.stop)
+        is_said = await self._until_may_end()
+        self._close_kafka()
+        keeper = replicated.keeper
+        is_kept = await self._loop.run_in_executor(None, partial(keeper.settle, KEEP_S))
+        if not (is_said and is_kept and replicated.kept == replicated.end):
+            log.warning("the cluster has not accepted all; another store goes on with what it has")
+            os._exit(0)
+
+    async def _until_may_end(self) -> bool:
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._may_end.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _close_kafka(self) -> None:
+        self._is_closed = True
+        self._fetcher.close()
+        self._producer.close(0)
