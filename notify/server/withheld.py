@@ -8,15 +8,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from notify.server.line import UNSENT_BYTES, WireCounters, WireOutput
-from store.log.api import Log
+
+
+class AcceptedLog(Protocol):
+    """What it asks of the log."""
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def safe(self) -> int: ...
 
 
 class WithheldOutput(WireOutput):
     """A WireOutput that waits for the log."""
 
-    def __init__(self, figures: WireCounters, wake: Callable[[], None], clock: Callable[[], float], log: Log) -> None:
+    def __init__(
+        self, figures: WireCounters, wake: Callable[[], None], clock: Callable[[], float], log: AcceptedLog
+    ) -> None:
         super().__init__(figures, wake, clock)
         self._log = log
         self._held: deque[tuple[int, int, list[bytes]]] = deque()  # (log_offset, bytes, chunks)

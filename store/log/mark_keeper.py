@@ -66,11 +66,15 @@ class MarkKeeper:
             wanted = self._wanted
             if wanted is self.kept:
                 self._wait(LOOK_AGAIN_S)
-            elif self._on_disk() < wanted.accepted:
-                self._hurry()
-                self._wait(LOOK_AGAIN_S)
-            else:
+            elif self._gets_to_disk(wanted.accepted):  # later ones wait: else it would never be done under load
                 self._write(wanted)
+
+    def _gets_to_disk(self, log_offset: int) -> bool:
+        while self._on_disk() < log_offset and not self._is_closing:
+            self._hurry()
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closing or self._on_disk() >= log_offset, LOOK_AGAIN_S)
+        return not self._is_closing
 
     def _wait(self, timeout_s: float) -> None:
         with self._changed:

@@ -4,11 +4,14 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
 from penstock.sdk.errors import ClientError
 from penstock.sync import Client
 from tests.interop.test_replicated_stores import ClusterStore, Stores, url, wait_for
 from tests.interop.test_replicated_stores import kafka_cluster as kafka_cluster
 from tests.interop.test_replicated_stores import stores as stores
+from tests.support.kafka_cluster import KafkaCluster
 
 BEFORE = 300  # messages that are acknowledged before a fault
 BEHIND = 300  # and after it
@@ -93,3 +96,30 @@ def test_a_leader_that_stands_still_and_wakes_up(stores: Stores) -> None:
 
     publisher = go_through(stores, ClusterStore.pause, wake)
     assert publisher.longest_s < 30
+
+
+def test_kafka_is_away_and_comes_back(stores: Stores, kafka_cluster: KafkaCluster) -> None:
+    """Longer than a standby waits: nobody takes over meanwhile, and all goes on without help."""
+    first = stores.start()
+    stores.leads(first)
+    second = stores.start()
+    publisher = Publisher(stores)
+    try:
+        publisher.more(BEFORE)
+        for broker in kafka_cluster.brokers:
+            broker.stop()
+        try:
+            wait_for(lambda: "all connections end" in first.log_text(), "the leader does not answer any more")
+            with pytest.raises(ClientError), Client(url(first), timeout_s=1.0) as client:
+                client.publish("others", b"not taken")
+        finally:
+            for broker in kafka_cluster.brokers:
+                broker.cont()
+        publisher.more(BEHIND)
+    finally:
+        publisher.stop()
+    wait_for(lambda: stores.log_of(first) == stores.log_of(second), "the logs are equal")
+    leader = next(each for each in stores.all if each.role == "ready")
+    found = stored(leader)
+    assert set(publisher.acknowledged) <= set(found)
+    assert found == sorted(set(found))

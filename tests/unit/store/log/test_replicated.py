@@ -173,3 +173,18 @@ def test_timestamps_do_not_decrease_where_another_clock_led(tmp_path: Path, monk
         at = log.end
         append(log, 2, 10)
         assert log.timestamp_ms(at) == newest_ms
+
+
+def test_the_mark_is_kept_although_more_is_accepted_all_the_time(tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as log:
+        lead(log)
+        kept: set[int] = set()
+        for number in range(100_000):
+            append(log, number, 10)
+            log.accepted = log.end
+            log.keep(mark(log))
+            kept.add(log.kept)
+            if len(kept) > 2:
+                break
+        assert len(kept) > 2
+        assert log.kept < log.accepted

@@ -1,0 +1,48 @@
+"""Output waits for what it tells of; acknowledgements do not wait for what is appended behind them."""
+
+from dataclasses import dataclass
+
+from notify.server.line import UNSENT_BYTES, WireCounters
+from notify.server.withheld import WithheldOutput
+
+
+@dataclass
+class LogPlaces:
+    """Where a log ends, and up to where it is accepted."""
+
+    end: int = 0
+    safe: int = 0
+
+
+def test_what_was_said_waits_for_the_log_as_it_was_then() -> None:
+    log = LogPlaces()
+    out = WithheldOutput(WireCounters(), lambda: None, lambda: 0.0, log)
+    out.send(b"read ")
+    assert out.take() == [b"read "]  # all is accepted
+    log.end = 100
+    out.send(b"pushed ")
+    assert out.take() == []
+    assert out.is_withholding
+    log.end = 200
+    out.send(b"later ")
+    out.hold()
+    out.send(b"acknowledged ")
+    out.let_go()
+    assert out.take() == [b"acknowledged "]
+    log.safe = 100
+    assert out.take() == [b"pushed "]
+    log.safe = 200
+    assert out.take() == [b"later "]
+    assert not out.is_withholding
+
+
+def test_what_waits_counts_as_unsent() -> None:
+    log = LogPlaces()
+    log.end = 100
+    out = WithheldOutput(WireCounters(), lambda: None, lambda: 0.0, log)
+    out.send(bytes(UNSENT_BYTES))
+    assert out.take() == []
+    assert not out.has_room
+    log.safe = 100
+    out.take()
+    assert out.has_room
