@@ -179,7 +179,9 @@ class StoreServer:
         self.audit.settle()
 
     def _do_upkeep(self) -> None:
-        """The work that may store something."""
+        """The work that may store something. Peers that cannot be heard meanwhile keep their leases."""
+        if self.is_let_go():
+            return
         if not self._has_gateway:
             self._upkeep.start()
         self.peers.tick()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +31,9 @@ from penstock.cluster.answers import (
 from penstock.cluster.errors import PartitionLost
 from penstock.cluster.fetching import FrameFetcher
 from penstock.cluster.producing import FrameProducer
+from penstock.cluster.progress import ProgressThread, StoreReport
 from penstock.cluster.topic import ReplicatedTopic, TopicAdmin
+from penstock.config.cluster_settings import ClusterSettings
 from penstock.kafka_place import KafkaPlace
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, start_again
@@ -49,7 +52,8 @@ from store.replication.actions import (
 )
 from store.replication.clocks import ReplicaTimes
 from store.replication.frames import Leader
-from store.replication.replica import Replica
+from store.replication.judging import ReplicaMark
+from store.replication.replica import Replica, ReplicaRole
 from store.replication.sending import SendLimits
 from store.settings import StoreSettings
 
@@ -65,20 +69,22 @@ class ClusterMember:
     """ClusterPart (penstock.servers.store_process) of this process, and TakesAppends of its log."""
 
     def __init__(
-        self, settings: StoreSettings, place: KafkaPlace, topic: ReplicatedTopic, address: str, failover_s: float
+        self, settings: StoreSettings, cluster: ClusterSettings, place: KafkaPlace, topic: ReplicatedTopic, address: str
     ) -> None:
         """`address`: where users reach this store."""
         self._settings = settings
         self._place = place
         self._topic = topic
         self._me = Leader(address, os.urandom(16))
-        self._times = ReplicaTimes(failover_s)
+        self._name, self._stores = cluster.name or socket.gethostname(), cluster.stores
+        self._times = ReplicaTimes(cluster.failover_s)
         self._loop: asyncio.AbstractEventLoop
         self._events = RateLimitedLog(log)
         self._standby: Standby
         self._replica: Replica
         self._producer: FrameProducer
         self._fetcher: FrameFetcher
+        self._progress: ProgressThread
         self._fault: Exception | None = None
         self._leads = asyncio.Event()
         self._may_end = asyncio.Event()
@@ -96,6 +102,7 @@ class ClusterMember:
         self._replica = replica = Replica(self._me, time.monotonic(), mark, self._times, limits)
         self._producer = FrameProducer(self._place, self._times.patience_s, self._told)
         self._fetcher = FrameFetcher(self._place, self._topic.id, self._told)
+        self._progress = ProgressThread(self._place, self._name, self._stores, self._report)
         announce("follows", self._me.address, topic=self._place.topic, offset=mark.offset)
         log.info("follows %s behind offset %d, log_offset %d", self._place.topic, mark.offset, mark.accepted)
         ticking = asyncio.ensure_future(self._keep_ticking())
@@ -117,6 +124,12 @@ class ClusterMember:
         await self._until_may_end()
         self._close_kafka()
         self._standby.close()
+
+    def _report(self) -> tuple[ReplicaMark, StoreReport]:
+        """For the thread that tells Kafka."""
+        mark = self._standby.log.keeper.kept
+        is_leading = self._replica.role is ReplicaRole.LEADER
+        return mark, StoreReport(self._me.address, is_leading, mark.epoch, mark.accepted)
 
     async def _keep_ticking(self) -> None:
         while not self._is_closed:
@@ -248,5 +261,6 @@ class ClusterMember:
 
     def _close_kafka(self) -> None:
         self._is_closed = True
+        self._progress.close()
         self._fetcher.close()
         self._producer.close(0)

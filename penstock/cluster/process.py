@@ -14,6 +14,5 @@ def serve(settings: Settings) -> int:
     place = replicated_place(settings)
     topic = check(TopicAdmin(place).describe(), place.topic, settings.store.accept_two_replicas)
     address = settings.cluster.address or settings.wire.listen
-    return store_process.serve(
-        settings, ClusterMember(settings.store, place, topic, address, settings.cluster.failover_s)
-    )
+    member = ClusterMember(settings.store, settings.cluster, place, topic, address)
+    return store_process.serve(settings, member)

@@ -19,6 +19,23 @@ class ClusterSettings:
             "pattern": r"|(tcp|tls)://[^\s/@]+:(?P<port>\d{1,5})",
         },
     )
+    name: str = field(
+        default="",
+        metadata={
+            "doc": "Name of this store in its cluster. Empty: the name of the machine.",
+            "shape": "1 to 64 letters, digits, ., _ and -",
+            "pattern": r"[A-Za-z0-9._-]{0,64}",
+        },
+    )
+    stores: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "doc": "Names of all stores of the cluster. What all of them have on their disks is deleted in Kafka; for "
+            "a store that is away, Kafka keeps what it lacks. Empty: nothing is deleted.",
+            "shape": "1 to 64 letters, digits, ., _ and -",
+            "pattern": r"[A-Za-z0-9._-]{1,64}",
+        },
+    )
     failover_s: int = field(
         default=3,
         metadata={

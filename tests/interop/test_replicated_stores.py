@@ -1,13 +1,17 @@
 """Two stores with one log in Kafka: one leads, the other follows, and takes over when the first is gone."""
 
+import json
 import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from penstock.cli import app_for
 from penstock.sync import Client
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_cluster import kafka_cluster as kafka_cluster
@@ -42,13 +46,18 @@ class Stores:
         self._folder = folder
         topic = f"log-{uuid.uuid4().hex[:8]}"
         cluster.create_topic(topic)
-        self._settings = {"store.replicated_log": cluster.url(topic), "store.segment_bytes": 2 << 20}
+        self.url = cluster.url(topic)
+        self._settings = {
+            "store.replicated_log": self.url,
+            "store.segment_bytes": 2 << 20,
+            "cluster.stores": "store-0,store-1",
+        }
         self.all: list[ClusterStore] = []
 
     def start(self) -> ClusterStore:
         folder = self._folder / str(len(self.all))
         folder.mkdir()
-        self.all.append(ClusterStore(folder, settings=self._settings))
+        self.all.append(ClusterStore(folder, settings=self._settings | {"cluster.name": f"store-{len(self.all)}"}))
         return self.all[-1]
 
     def leads(self, store: ClusterStore) -> None:
@@ -71,6 +80,37 @@ def stores(tmp_path: Path, kafka_cluster: KafkaCluster) -> Iterator[Stores]:
 
 def url(store: StoreProcess) -> str:
     return store.url.replace("tcp://", "penstock://")
+
+
+def status(stores: Stores) -> dict[str, Any]:
+    asked = ["cluster", "status", "--replicated-log", stores.url, "--json"]
+    found: dict[str, Any] = json.loads(CliRunner().invoke(app_for(asked), asked).stdout)
+    return found
+
+
+def test_status_says_who_leads_and_kafka_keeps_what_a_store_lacks(stores: Stores) -> None:
+    first = stores.start()
+    stores.leads(first)
+    assert "no second store could take over; start one on another machine" in status(stores)["faults"]
+    second = stores.start()
+    with Client(url(first)) as client:
+        for number in range(50):
+            client.publish("plant/1", b"%d" % number)
+    wait_for(
+        lambda: all(row["role"] for row in status(stores)["stores"]) and len(status(stores)["stores"]) == 2, "both"
+    )
+    found = status(stores)
+    assert found["leader"] == "store-0"
+    assert found["epoch"] == 1
+    assert [row["role"] for row in found["stores"]] == ["leader", "standby"]
+    wait_for(lambda: status(stores)["first"] > 50, "what both have is deleted")
+    second.kill()
+    second.start()  # its mark is still there
+    wait_for(lambda: stores.log_of(second) == stores.log_of(first), "it goes on")
+    first.kill()
+    stores.leads(second)
+    with Client(url(second)) as client:
+        assert len(list(client.read("plant/#"))) == 50
 
 
 def test_a_standby_follows_and_takes_over(stores: Stores) -> None:
