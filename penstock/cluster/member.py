@@ -85,6 +85,7 @@ class ClusterMember:
         self._producer: FrameProducer
         self._fetcher: FrameFetcher
         self._progress: ProgressThread
+        self._ticking: asyncio.Future[None]
         self._fault: Exception | None = None
         self._leads = asyncio.Event()
         self._may_end = asyncio.Event()
@@ -105,8 +106,8 @@ class ClusterMember:
         self._progress = ProgressThread(self._place, self._name, self._stores, self._report)
         announce("follows", self._me.address, topic=self._place.topic, offset=mark.offset)
         log.info("follows %s behind offset %d, log_offset %d", self._place.topic, mark.offset, mark.accepted)
-        ticking = asyncio.ensure_future(self._keep_ticking())
-        ticking.add_done_callback(lambda _: None)
+        self._ticking = asyncio.ensure_future(self._keep_ticking())
+        self._ticking.add_done_callback(self._ticked_last)
         while not (self._leads.is_set() and replica.serves(time.monotonic())):
             if await stop.or_tick():
                 await self._end_as_standby(replica)
@@ -135,6 +136,11 @@ class ClusterMember:
         while not self._is_closed:
             self._act(self._replica.tick)
             await asyncio.sleep(TICK_S)
+
+    def _ticked_last(self, ticking: asyncio.Future[None]) -> None:
+        """A store that does not tick any more must not go on."""
+        if not ticking.cancelled() and isinstance(error := ticking.exception(), Exception):
+            self._fails(error)
 
     # --- what Kafka's threads tell
 
@@ -178,7 +184,7 @@ class ClusterMember:
             return
         try:
             self._do(ask(time.monotonic()))
-        except StoreError as error:
+        except (StoreError, ValueError) as error:
             self._fails(error)
             return
         self._standby.log.keep(self._replica.mark)

@@ -114,6 +114,9 @@ class ReplicatedLog(CommitLog):
         slot = self.marks.slot
         return encode_remembered(slot._replace(flushed=min(slot.flushed, self.kept)))
 
+    def miss(self, end: int) -> None:
+        """Nothing is missing: what the index knows and this log has not, the partition has, or nobody accepted it."""
+
     # --- as the leader
 
     def not_accepted(self) -> bytes:

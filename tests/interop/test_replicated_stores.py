@@ -44,9 +44,9 @@ class Stores:
 
     def __init__(self, folder: Path, cluster: KafkaCluster) -> None:
         self._folder = folder
-        topic = f"log-{uuid.uuid4().hex[:8]}"
-        cluster.create_topic(topic)
-        self.url = cluster.url(topic)
+        self.topic = f"log-{uuid.uuid4().hex[:8]}"
+        cluster.create_topic(self.topic)
+        self.url = cluster.url(self.topic)
         self._settings = {
             "store.replicated_log": self.url,
             "store.segment_bytes": 2 << 20,
