@@ -322,8 +322,10 @@ class WireConnection(asyncio.Protocol):
             return
         server.connections_total += 1
         limit = self._limit_passed(transport)
-        if server.why_not_serving is not None:
-            limit = server.why_not_serving() or limit
+        if server.why_not_serving is not None and (why := server.why_not_serving()):
+            transport.write(encode(Refused(RefusedReason.NOT_LEADER, why)))
+            transport.close()
+            return
         if limit:
             transport.write(encode(Refused(RefusedReason.BUSY, limit)))
             server.found_bad("busy", self._address, limit)

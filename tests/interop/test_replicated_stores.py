@@ -122,11 +122,11 @@ def test_a_standby_follows_and_takes_over(stores: Stores) -> None:
             client.publish(f"plant/{number % 7}", f"first {number}".encode() * 1_000)
         assert len(list(client.read("plant/#"))) == 300
     wait_for(lambda: stores.log_of(second) == stores.log_of(first), "the standby has all")
-    first.kill()
-    stores.leads(second)
-    with Client(url(second)) as client:
+    with Client(f"{url(first)},{second.url.removeprefix('tcp://')}") as client:  # it knows both
         assert len(list(client.read("plant/#"))) == 300
-        client.publish("plant/0", b"second")
+        first.kill()
+        client.publish("plant/0", b"second")  # stored by the other one
+        assert second.role == "ready"
         assert len(list(client.read("plant/#"))) == 301
     first.start()  # as a standby: another leads
     wait_for(lambda: stores.log_of(second) == stores.log_of(first), "the old leader has all")
