@@ -144,14 +144,8 @@ async def _serve(
         announce("ready", url, data=settings.store.data)
         await start_tier(settings, closing, stop)
 
-        def tick() -> None:
-            serving.tick()
-            if cluster is not None:
-                cluster.tick()
-            if tls is not None:
-                tls.tick()
-
-        await stop.tick(tick)
+        ticks = [each.tick for each in (serving, cluster, tls) if each is not None]
+        await stop.tick(lambda: [tick() for tick in ticks])
 
 
 def _lookup(settings: Settings, has_gateway: Callable[[str], bool], closing: AsyncExitStack) -> Lookup | None:
