@@ -65,7 +65,16 @@ def make_bucket(options: dict[str, str]) -> None:
     client.close()
 
 
-@pytest.fixture(params=["folder", "s3"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests that storage itself may fail, or answer in its own way, run with both by day."""
+    is_said = any(mark.args[0] == "place" for mark in metafunc.definition.iter_markers("parametrize"))
+    if "place" in metafunc.fixturenames and not is_said:
+        is_by_day = metafunc.definition.get_closest_marker("s3_by_day") is not None
+        s3 = pytest.param("s3", marks=[] if is_by_day else pytest.mark.nightly)
+        metafunc.parametrize("place", ["folder", s3], indirect=True)
+
+
+@pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> TablePlace:
     """A place where nothing is yet."""
     if request.param == "folder":

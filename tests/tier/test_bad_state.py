@@ -21,6 +21,8 @@ from tests.tier.logs import FIRST, SECOND, START, pieces, plain_rows
 from tests.tier.places import TablePlace
 from tests.tier.tier_process import SMALL, Tier, publish, wait_until
 
+pytestmark = pytest.mark.s3_by_day
+
 Piece = tuple[int, bytes]
 FAR = 1 << 40
 LOG = pieces(39, 6)

@@ -14,6 +14,8 @@ from tests.tier.logs import pieces
 from tests.tier.places import TablePlace
 from tests.tier.test_bad_state import END, LOG, expected, history_of, opened, rows, write
 
+pytestmark = pytest.mark.s3_by_day
+
 
 def optimized(place: TablePlace) -> list[str]:
     """Names of the indexes that the files of another program's OPTIMIZE lack."""

@@ -22,6 +22,8 @@ from obstore.exceptions import AlreadyExistsError
 from penstock.tier.objects import ObjectFolder
 from tests.tier.places import TablePlace
 
+pytestmark = pytest.mark.s3_by_day
+
 COLUMNS = pa.schema([("day", pa.date32()), ("x", pa.int64())])
 SCHEMA = Schema.from_arrow(COLUMNS)
 DAY = "2026-11-25"

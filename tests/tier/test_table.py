@@ -30,6 +30,8 @@ from store.records.records import RecordType
 from tests.tier.logs import FIRST, NOON_MS, SECOND, START, fnv1a, pieces, plain_rows, stamped
 from tests.tier.places import BUCKET, TablePlace, judge_after, s3_options
 
+pytestmark = pytest.mark.s3_by_day
+
 Piece = tuple[int, bytes]
 FAR = 1 << 40
 

@@ -30,6 +30,8 @@ from tests.tier.places import TablePlace
 from tests.tier.tally import in_table_and_log
 from tests.tier.tier_process import SMALL, Tier, oldest, publish, wait_until
 
+pytestmark = pytest.mark.s3_by_day
+
 KILLS = 6
 
 
