@@ -152,18 +152,25 @@ class FrameFetcher:
         return found
 
     def _check(self, place: FetchPlace) -> None:
-        """That it is the partition of the mark. Raises KafkaException, KafkaUnreachable, _OtherPartition."""
-        found = self._admin.describe()
-        if found is None:
-            raise KafkaUnreachable(self._place.topic, "it is not there")
-        if found.id != self._topic_id:
-            raise _OtherPartition(f"its id is {found.id}, and this store has followed {self._topic_id}")
+        """That it is the partition of the mark. Raises KafkaException, KafkaUnreachable, _OtherPartition.
+
+        The frame of the mark tells it, and no controller of Kafka has to be there for that.
+        """
+        if place.mark.offset < 0:
+            self._check_id()
         first, end = self._bounds()
         if place.mark.offset >= end:
             raise _OtherPartition(f"it ends at offset {end}, and this store has accepted offset {place.mark.offset}")
         if place.mark.offset >= first:
             self._check_frame(place)
         self._is_known = True
+
+    def _check_id(self) -> None:
+        found = self._admin.describe()
+        if found is None:
+            raise KafkaUnreachable(self._place.topic, "it is not there")
+        if found.id != self._topic_id:
+            raise _OtherPartition(f"its id is {found.id}, and this store has followed {self._topic_id}")
 
     def _check_frame(self, place: FetchPlace) -> None:
         offset = place.mark.offset
