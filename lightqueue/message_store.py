@@ -80,7 +80,9 @@ class MessageStore:
         self.sessions = self._state.sessions
         self.retained = self._state.retained
         self.peers = self._state.peers
-        self.groups = Groups(self.log, self.queues, self._state.groups, self._append_all, settings.group_flush_ms)
+        self.groups = Groups(
+            self.log, self.queues, self._state.groups, self._append_all, settings.group_flush_ms, opened.epoch
+        )
         self.bans = self._state.bans
         self.log_readers = self._state.log_readers
         self.keys = self._state.keys
@@ -161,6 +163,11 @@ class MessageStore:
 
     def _applied(self, position: int) -> None:
         self._state.position = position
+
+    @property
+    def epoch(self) -> int:
+        """In which this store leads its cluster; 0: it has none."""
+        return self._opened.epoch
 
     @property
     def end(self) -> int:

@@ -37,6 +37,7 @@ class OpenStore:
         """
         self.on_safe = on_safe
         self.replayed_bytes = 0
+        self.epoch = 0  # in which this store leads its cluster; 0: it has none
         self._settings = settings
         self._follows = follows
         self._durable_to = 0  # so much of the log is in the index for good, or about to be

@@ -38,8 +38,9 @@ class Standby:
         if is_last:
             self._next_write_s = now_s + APPLY_S
 
-    def lead(self) -> OpenStore:
+    def lead(self, epoch: int) -> OpenStore:
         """All is applied, and this store appends from now on."""
+        self.opened.epoch = epoch
         self.opened.state.settle()
         return self.opened
 

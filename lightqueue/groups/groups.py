@@ -75,7 +75,7 @@ class GroupQueue:
         self.reads = QueueReads(
             owner.log, owner.queues, queue, lambda: owner.tier_of(self), lambda number: owner.skipped(self, number)
         )
-        self.group = Group(state.settings, state.positions, state.entries)
+        self.group = Group(state.settings, state.positions, state.entries, owner.epoch)
         self.version = 0  # counts what consumers said
         self.logged_version = 0  # what of it is in the log
         self._safe_version = 0
@@ -346,7 +346,7 @@ class GroupQueue:
         """The state was set from outside: all leases end."""
         consumers = list(self.group.consumers)
         self.reads.close()
-        self.group = Group(self.state.settings, self.state.positions, self.state.entries)
+        self.group = Group(self.state.settings, self.state.positions, self.state.entries, self._owner.epoch)
         for key in consumers:
             self.group.join(key)
 
@@ -354,8 +354,12 @@ class GroupQueue:
 class Groups:
     """Owner of the groups of a store."""
 
-    def __init__(self, log_: Log, queues: QueueTable, states: GroupStates, append: Append, flush_ms: int) -> None:
+    def __init__(
+        self, log_: Log, queues: QueueTable, states: GroupStates, append: Append, flush_ms: int, epoch: int = 0
+    ) -> None:
+        """`epoch`: in which this store began to lead its cluster; 0: it has none."""
         self.log = log_
+        self.epoch = epoch
         self.queues = queues
         self.append = append
         self.flush_ms = flush_ms

@@ -137,7 +137,7 @@ class RemoteConsumer:
         if self.is_closed:
             return
         if isinstance(answer, wire.Popped) and answer.handed:
-            self._seen = max(serial for serial, *_ in answer.handed)
+            self._seen = answer.handed[-1][0]
         if self._wanted is None:
             if isinstance(answer, wire.Popped) and answer.handed:
                 self._reject([(serial, first, number) for serial, _, first, number in answer.handed], unseen=True)

@@ -269,7 +269,7 @@ class Peers:
         return Welcome(
             version=1,
             store_name=self._store_name,
-            epoch=0,
+            epoch=messages.epoch,
             credit_bytes=max(self.settings.credit_bytes, self.max_frame_bytes),
             max_frame_bytes=self.max_frame_bytes,
             heartbeat_ms=self.settings.heartbeat_ms,

@@ -118,7 +118,7 @@ class ClusterMember:
         if header := standby.log.not_accepted():
             self.check()
             self.take(header)
-        return standby.lead()
+        return standby.lead(replica.epoch)
 
     async def _end_as_standby(self, replica: Replica) -> None:
         self._do(replica.stop(time.monotonic()))
@@ -211,6 +211,7 @@ class ClusterMember:
                     self._standby.log.accepts(log_offset)
                 case BeginLeading(epoch, log_offset):
                     log.info("leads in epoch %d from log_offset %d on", epoch, log_offset)
+                    self._standby.opened.epoch = epoch
                     self._leads.set()
                 case FollowLeader(epoch, leader):
                     log.info("follows the leader at %s in epoch %d", leader.address, epoch)

@@ -335,7 +335,7 @@ class Subscription:
         Raises StoreRefused (it is too old to say), TimedOut, ConnectionLost.
         """
         answer, welcome = await self._ask(wire.GroupWhere, wire.GroupIs, PLACING_VERSION)
-        log_name = f"{welcome.epoch}-{welcome.log_identity.hex()}"
+        log_name = welcome.log_identity.hex()
         return GroupPosition(log_name, answer.began, answer.acked_offset)
 
     async def tell_work(self, work: ConsumerWork) -> bool:
@@ -469,7 +469,7 @@ class Subscription:
             self.fail(outcome if isinstance(outcome, Exception) else ClientError(f"{outcome} to a Pop"))
             return
         if outcome.handed:
-            self._seen = max(serial for serial, *_ in outcome.handed)
+            self._seen = outcome.handed[-1][0]
             until_s = monotonic() + SURE_SHARE * self._invisible_s
             hands = [Hand(handed, until_s, self._say) for handed in outcome.handed]
             batch = Deliveries(frame.records, hands, self._has_offsets, self._link.place, self._say_of_all)

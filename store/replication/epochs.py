@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 SERIAL_BITS = 52
-_SERIAL_EPOCHS = 1 << (64 - SERIAL_BITS)
+_SERIAL_EPOCHS = 1 << (63 - SERIAL_BITS)  # positive in 64 bits with a sign, which most languages have
 
 
 def serial_in_epoch(epoch: int, number: int) -> int:
-    """The serial of a group's lease: the epoch in bits 52 to 63 above the number that the leader gives.
+    """The serial of a group's lease: the epoch in bits 52 to 62 above the number that the leader gives.
 
-    To be compared for equality only: after 4,096 epochs these bits begin again. Text in HTTP, since a number there has
+    To be compared for equality only: after 2,048 epochs these bits begin again. Text in HTTP, since a number there has
     53 bits. Raises ValueError if the number takes more than 52 bits.
     """
     if not 0 <= number < 1 << SERIAL_BITS:
         raise ValueError(f"{number} takes more than {SERIAL_BITS} bits")
     return epoch % _SERIAL_EPOCHS << SERIAL_BITS | number
+
+
+def number_of_serial(serial: int) -> int:
+    """What the leader gave."""
+    return serial & ((1 << SERIAL_BITS) - 1)
+
+
+def is_same_epoch(serial: int, other: int) -> bool:
+    """Whether both were given in one epoch, so that the later one has the higher number."""
+    return serial >> SERIAL_BITS == other >> SERIAL_BITS
 
 
 class HighestEpoch:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 
+from store.replication.epochs import SERIAL_BITS, is_same_epoch, number_of_serial, serial_in_epoch
 from store.state.changes import HeldRange
 from store.state.consumer_work import ConsumerWork, joined_work
 from store.state.group_leases import Assignment, Lease, LeaseAlarms, PartitionCursor, assign_partitions
@@ -26,6 +27,7 @@ ConsumerKey = tuple[str, str]  # the peer, and what the peer calls it
 Entry = tuple[int, int, int, int]  # (due_ms, deliveries, serial, partition)
 
 SERIALS_PER_MS = 1_000
+MOST_OF_CLOCK = 1 << (SERIAL_BITS - 1)  # of a clock that is far ahead
 MOST_UNWRITTEN = 262_144
 TOO_OFTEN = "delivered too often"
 
@@ -33,7 +35,10 @@ TOO_OFTEN = "delivered too often"
 class Group:
     """The leases of a group. It begins with what the log says; held_and_done() is what the log does not say yet."""
 
-    def __init__(self, settings: GroupSettings, positions: Iterable[int], entries: Mapping[int, Entry]) -> None:
+    def __init__(
+        self, settings: GroupSettings, positions: Iterable[int], entries: Mapping[int, Entry], epoch: int = 0
+    ) -> None:
+        """`epoch`: in which this store began to lead its cluster; 0: it has none."""
         self.settings = settings
         self.consumers: dict[ConsumerKey, Assignment] = {}
         self.dead: dict[int, str] = {}  # by queue_offset: messages that become dead letters, and why
@@ -45,13 +50,14 @@ class Group:
         self._ready: deque[Lease] = deque()  # of a group without order
         self._dirty: set[int] = set()
         self._has_moved = False
-        self._last_serial = 0
+        self._epoch = epoch
+        self._last_number = 0  # of a serial
         alike: dict[Entry, list[int]] = {}
         for offset in sorted(entries):
             alike.setdefault(entries[offset], []).append(offset)
         for (due_ms, deliveries, serial, partition), offsets in alike.items():
             self._hold(Lease(offsets, partition, serial, deliveries, due_ms))
-            self._last_serial = max(self._last_serial, serial)
+            self._last_number = max(self._last_number, number_of_serial(serial))
         self._dirty.clear()
 
     # --- consumers
@@ -76,10 +82,20 @@ class Group:
         if consumer is None:
             return
         for lease in consumer.leases:
-            if seen is not None and lease.serial > seen:
+            if seen is not None and self._is_later(lease.serial, seen):
                 lease.deliveries -= 1
         self._release(consumer.leases, now_ms)
         self._rebalance()
+
+    def _is_later(self, serial: int, seen: int) -> bool:
+        """Whether it was given by this process behind `seen`, which may be of a store that led before."""
+        if not is_same_epoch(serial, serial_in_epoch(self._epoch, 0)):
+            return False
+        return not is_same_epoch(serial, seen) or serial > seen
+
+    def _next_serial(self, now_ms: int) -> int:
+        self._last_number = max(self._last_number + 1, min(now_ms * SERIALS_PER_MS, MOST_OF_CLOCK))
+        return serial_in_epoch(self._epoch, self._last_number)
 
     def release_all(self, now_ms: int) -> None:
         """End all leases from before this process began: those consumers do not come back."""
@@ -194,11 +210,11 @@ class Group:
             served = dict.fromkeys(partition for partition, _ in places)
             consumer.partitions = [each for each in consumer.partitions if each not in served] + list(served)
         leases = []
-        self._last_serial = max(self._last_serial + 1, now_ms * SERIALS_PER_MS)
+        serial = self._next_serial(now_ms)
         for deliveries, partition, offsets in self._alike(places):
             for offset in offsets:
                 self._take(partition, offset)
-            lease = Lease(offsets, partition, self._last_serial, deliveries + 1, due_ms)
+            lease = Lease(offsets, partition, serial, deliveries + 1, due_ms)
             lease.consumer = consumer
             consumer.leases[lease] = None
             self._hold(lease)
@@ -218,8 +234,7 @@ class Group:
         """Give a consumer what was found just now and is_new(); before it the queue has nothing."""
         self._cursors[0].next = offsets.stop
         self._has_moved = True
-        self._last_serial = max(self._last_serial + 1, now_ms * SERIALS_PER_MS)
-        lease = Lease(offsets, 0, self._last_serial, 1, due_ms)
+        lease = Lease(offsets, 0, self._next_serial(now_ms), 1, due_ms)
         lease.consumer = self.consumers[key]
         lease.consumer.leases[lease] = None
         self._hold(lease)

@@ -117,15 +117,15 @@ class Hello(WireMessage, frozen=True, forbid_unknown_fields=False):
 class Welcome(WireMessage, frozen=True, forbid_unknown_fields=False):
     """The version to be spoken, and what holds for this connection.
 
-    `epoch` is that of the log; `credit_bytes` of requests may be unanswered; a frame is not longer than
-    `max_frame_bytes`; who has nothing to say for `heartbeat_ms` sends a Ping; messages to the topic filters in
-    `live_only` are kept in no queue; the log ends at log_offset `log_end`. All Appends under this name up to sequence
-    `appended` are safe. `resumed`: the store still holds the sessions that this name claimed, and follows its queues if
-    `store_name` is the same, which no two processes have; if not, others may have them, and nothing that was begun
-    before may be sent again. `now_ms` is as in Pong. `address`: IP:PORT by which message ids name the store; empty: the
-    one at which the peer reached it. A message may be delayed for `max_delay_s`. `namespace`: the client's, by its
-    Hello or its token. `left_by`: LEFT_BY of each delayed message that the client publishes; empty: none. `counted`:
-    what has quotas, as bits of store.usage.Counted.
+    `epoch` is that in which the store leads its cluster, 0 without one; `credit_bytes` of requests may be unanswered; a
+    frame is not longer than `max_frame_bytes`; who has nothing to say for `heartbeat_ms` sends a Ping; messages to the
+    topic filters in `live_only` are kept in no queue; the log ends at log_offset `log_end`. All Appends under this name
+    up to sequence `appended` are safe. `resumed`: the store still holds the sessions that this name claimed, and
+    follows its queues if `store_name` is the same, which no two processes have; if not, others may have them, and
+    nothing that was begun before may be sent again. `now_ms` is as in Pong. `address`: IP:PORT by which message ids
+    name the store; empty: the one at which the peer reached it. A message may be delayed for `max_delay_s`.
+    `namespace`: the client's, by its Hello or its token. `left_by`: LEFT_BY of each delayed message that the client
+    publishes; empty: none. `counted`: what has quotas, as bits of store.usage.Counted.
     """
 
     version: Positive

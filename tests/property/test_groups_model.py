@@ -36,7 +36,8 @@ class GroupMachine(RuleBasedStateMachine):
     def begin(self, partitions: int, most: int, deliveries: int) -> None:
         self.settings = GroupSettings(partitions, INVISIBLE_MS, deliveries, 100, 400, most)
         self.state = GroupState("g", "#", self.settings, [0] * self.settings.cursors)
-        self.group = Group(self.settings, self.state.positions, self.state.entries)
+        self.epoch = 2_046  # of the leader; in a serial they begin again after 2,048
+        self.group = Group(self.settings, self.state.positions, self.state.entries, self.epoch)
         self.now_ms = 1_000_000
         self.queue: list[int] = []  # the partition of each message
         self.out: dict[int, Out] = {}
@@ -175,7 +176,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.not_before = {
             offset: due_ms for offset, (due_ms, _, serial, _) in self.state.entries.items() if not serial
         }
-        self.group = Group(self.settings, self.state.positions, self.state.entries)
+        self.epoch += 1
+        self.group = Group(self.settings, self.state.positions, self.state.entries, self.epoch)
 
     @precondition(lambda self: self.unlogged)
     @rule(data=st.data())

@@ -7,7 +7,7 @@ import pytest
 from store.errors import HandshakeRefused, WireError
 from store.wire import handshake
 from store.wire.frames import FrameReader, encode
-from store.wire.handshake import MAGIC, ClientHandshake, ServerHandshake
+from store.wire.handshake import MAGIC, VERSIONS, ClientHandshake, ServerHandshake
 from store.wire.messages import Goodbye, Grew, Hello, Ping, Refused, RefusedReason, Role, Welcome
 
 WELCOME = Welcome(9, "main", 3, 4096, 4096, 5000, ["live/#"], 64)
@@ -68,9 +68,9 @@ def test_the_highest_common_version_is_spoken(monkeypatch: pytest.MonkeyPatch) -
         (Hello([1], "store", "gw", "s3cret"), "role", "nobody is let in here as 'store'"),
         (Hello([1], "a\nb", "gw", "s3cret"), "role", r"nobody is let in here as 'a\nb'"),
         (
-            Hello([16], "gateway", "gw", "s3cret"),
+            Hello([VERSIONS[-1] + 1], "gateway", "gw", "s3cret"),
             "version",
-            "the store speaks version 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 of the protocol, not 16",
+            f"the store speaks version {', '.join(map(str, VERSIONS))} of the protocol, not {VERSIONS[-1] + 1}",
         ),
     ],
 )
