@@ -50,6 +50,12 @@ class FetchUnanswered(NamedTuple):
     reason: str
 
 
+class FetcherFailed(NamedTuple):
+    """The thread that reads has ended by an error that nobody foresaw."""
+
+    error: Exception
+
+
 class PartitionLeft(NamedTuple):
     """The partition does not have what comes behind the store's mark any more: it was deleted there."""
 
@@ -64,5 +70,12 @@ class PartitionForeign(NamedTuple):
 
 
 KafkaAnswer = (
-    FrameStands | FrameRefused | FrameUnanswered | RecordsFetched | FetchUnanswered | PartitionLeft | PartitionForeign
+    FrameStands
+    | FrameRefused
+    | FrameUnanswered
+    | RecordsFetched
+    | FetchUnanswered
+    | FetcherFailed
+    | PartitionLeft
+    | PartitionForeign
 )

@@ -10,6 +10,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.cluster.answers import (
+    FetcherFailed,
     FetchPlace,
     FetchUnanswered,
     KafkaAnswer,
@@ -91,7 +92,11 @@ class FrameFetcher:
 
     def _run(self) -> None:
         while (place := self._next()) is not None:
-            answer = self._answer(place)
+            try:
+                answer = self._answer(place)
+            except Exception as error:
+                self._report(FetcherFailed(error))
+                raise
             if isinstance(answer, FetchUnanswered):
                 self._is_known = False
             with self._changed:

@@ -18,6 +18,7 @@ from lightqueue.message_store import MessageStore
 from lightqueue.opening import OpenStore
 from lightqueue.standby import Standby
 from penstock.cluster.answers import (
+    FetcherFailed,
     FetchPlace,
     FetchUnanswered,
     FrameRefused,
@@ -165,6 +166,8 @@ class ClusterMember:
             case FetchUnanswered(reason):
                 self._events.warning("fetch", "Kafka does not answer: %s", reason)
                 self._loop.call_later(AGAIN_S, self._fetch)
+            case FetcherFailed(error):
+                self._fails(error)
             case PartitionLeft(position, first):
                 reason = f"it begins at offset {first}, and this store has read it up to {position}"
                 self._fails(PartitionLost(self._place.topic, reason))
