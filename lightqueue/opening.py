@@ -103,6 +103,8 @@ class OpenStore:
         IndexFailed.
         """
         kept = self.log.kept
+        if self.state.wants_flush:
+            return True
         if kept is None or not (self._has_much(self.state) or self._is_full()):
             return False
         if kept < self.state.state_offset or not self.index.begin_flush():

@@ -32,6 +32,7 @@ from store.state.changes import (
     ReaderAdvanced,
     ReaderForgotten,
     ReaderLost,
+    SegmentsDropped,
     TopicsGone,
     decode_change,
 )
@@ -87,6 +88,8 @@ class Projection:
         self.usage = Usage(index)
         self.position = self.applied = index.applied_offset  # the index has everything before `applied`
         self._state_offset = index.state_offset
+        self.dropped_before = 0  # log_offset before which the leader of the cluster has dropped all
+        self.wants_flush = False  # the index is to be flushed as it is, and given nothing until then
         self.crossed = Crossed()
         self._gap_end, self._gap_is_known = 0, False  # of the newest GAP record
         if log.base and not self._state_offset:  # nothing tells the state before it
@@ -170,6 +173,8 @@ class Projection:
             self.groups.apply(change, record.log_offset)
         elif isinstance(change, BanSet | BanLifted):
             self.bans.apply(change, record.timestamp_ms)
+        elif isinstance(change, SegmentsDropped):
+            self.dropped_before = max(self.dropped_before, change.end)
         elif isinstance(change, ReaderAdvanced | ReaderForgotten | ReaderLost):
             self.log_readers.apply(change, record.timestamp_ms)
         else:

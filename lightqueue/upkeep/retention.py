@@ -4,6 +4,7 @@
                 have expired are removed
     checkpoint  the index is copied, since it can no longer be rebuilt from the beginning
     give up     readers of the log that have not read them are told so, by a record
+    tell        the other stores of a cluster are told to drop them too
     drop        the files are deleted; queue entries that point there are trimmed afterwards (trimming.py)
 
 A crash between any two of these loses nothing: the next run does the rest. A thread does the work that waits for the
@@ -27,6 +28,7 @@ from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, decode_attributes, encode_attribute
 from store.settings import StoreSettings
 from store.state import expiry
+from store.state.changes import SegmentsDropped, encode_change
 from store.state.delayed import DelayedMessage
 from store.state.usage import Counted, counted_value
 
@@ -93,6 +95,17 @@ class Retention:
         yield from self._carry_delayed(boundary)
         yield from self._checkpoint()
         self.holds.give_up(boundary)
+        if self._log.kept is not None:
+            batch = RecordBatch()
+            batch.append(*encode_change(SegmentsDropped(boundary)))
+            self._append(batch)
+        yield from self._log.drop_before(boundary, self._elsewhere)
+
+    def follow(self, boundary: int) -> Iterator[None]:
+        """Drop what the leader of the cluster has dropped; it has carried on what must stay. Raises StoreError."""
+        while self._state.applied < boundary:
+            yield
+        yield from self._checkpoint()
         yield from self._log.drop_before(boundary, self._elsewhere)
 
     def _carry(self, boundary: int) -> Iterator[None]:
@@ -160,13 +173,23 @@ class Retention:
 
     def _checkpoint(self) -> Iterator[None]:
         """Replace the checkpoint once all carried records, and all that the new copy has applied, are on disk."""
-        self._state.index.flush(wait=False)  # the copy has only what is flushed
+        while not self._begins_flush():  # the copy has only what is flushed
+            yield
         yield
         yield from self._index_flushed()
         yield from self._elsewhere(partial(write_checkpoint, self._folder))
         end = self._log.end  # the index may have been written meanwhile
         yield from self._log.synced(end)
         yield from self._elsewhere(partial(publish_checkpoint, self._folder))
+
+    def _begins_flush(self) -> bool:
+        """Flush the index; in a cluster once what it has cannot be cut off the log by a crash any more."""
+        kept = self._log.kept
+        state = self._state
+        state.wants_flush = kept is not None and kept < state.state_offset
+        if not state.wants_flush:
+            state.index.flush(wait=False)
+        return not state.wants_flush
 
     def _index_flushed(self) -> Iterator[None]:
         """Wait until the index is flushed. Raises IndexFailed after FLUSH_PATIENCE_S."""

@@ -98,7 +98,7 @@ class ClusterMember:
     async def until_leading(self, stop: Stop, on_replayed: Callable[[int, int], None]) -> OpenStore | None:
         self._loop = asyncio.get_running_loop()
         opened = OpenStore(self._settings, on_replayed=on_replayed, opens=replicated_in(self._topic.id), follows=True)
-        self._standby = standby = Standby(opened)
+        self._standby = standby = Standby(opened, self._settings)
         mark = standby.log.keeper.kept
         limits = SendLimits(record_bytes=self._topic.record_bytes)
         self._replica = replica = Replica(self._me, time.monotonic(), mark, self._times, limits)

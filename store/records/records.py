@@ -35,6 +35,7 @@ class RecordType(IntEnum):
     READER_ADVANCED = 56
     READER_FORGOTTEN = 57
     READER_LOST = 58
+    SEGMENTS_DROPPED = 64
 
 
 class RecordFlag(IntFlag):

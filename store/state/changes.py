@@ -294,6 +294,12 @@ class ReaderLost(Change, frozen=True):
     end: int
 
 
+class SegmentsDropped(Change, frozen=True):
+    """The store that leads a cluster drops all before `end`, and so do the others. A store alone writes none."""
+
+    end: int
+
+
 TYPES: dict[RecordType, type[Change]] = {
     RecordType.SESSION_OPENED: SessionOpened,
     RecordType.SESSION_CLOSED: SessionClosed,
@@ -317,6 +323,7 @@ TYPES: dict[RecordType, type[Change]] = {
     RecordType.READER_ADVANCED: ReaderAdvanced,
     RecordType.READER_FORGOTTEN: ReaderForgotten,
     RecordType.READER_LOST: ReaderLost,
+    RecordType.SEGMENTS_DROPPED: SegmentsDropped,
 }
 _RECORD_TYPES = {change: record_type for record_type, change in TYPES.items()}
 _DECODERS: dict[int, msgspec.msgpack.Decoder[Change]] = {
