@@ -69,7 +69,8 @@ tests/kafka/jars tests/kafka/spark-jars:
 test: packages install lint types tests/interop/js/node_modules tests/kafka/jars tests/kafka/spark-jars
 	-tests/helm/install-helm.sh "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
 	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup -m 'not nightly' $(IN_PARALLEL)
-	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'not alone and not nightly' $(SERVERS)
+	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'not alone and not nightly and not kafka' $(SERVERS)
+	$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup -m 'kafka and not alone and not nightly' $(SERVERS)
 	$(PYTHON) -m pytest -m 'alone and not nightly' $(SERVERS)
 
 # What you run while you work: rules and models, without other people's programs, and a fifth of the random examples.
@@ -82,7 +83,8 @@ quick-tests:
 
 # What `make test` leaves to the night; docs/testing.md says why nothing is uncovered by day.
 nightly-tests: packages install tests/interop/js/node_modules tests/kafka/jars tests/kafka/spark-jars
-	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'nightly and not alone' tests
+	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'nightly and not alone and not kafka' tests
+	$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup -m 'nightly and kafka and not alone' $(SERVERS)
 	$(PYTHON) -m pytest -m 'nightly and alone' tests
 
 bench: install
