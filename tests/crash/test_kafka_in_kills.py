@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock.sync import Client
+from tests.conftest import KILLED_WITH_EITHER_FLUSH
 from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_flows import flow_from, new_topic, producer, stored
@@ -47,7 +48,7 @@ def flushed(kafka: KafkaBroker) -> Iterator[Producer]:
 
 
 @pytest.mark.catalogue("I33")
-@pytest.mark.parametrize("flush", ["async", "sync"])
+@KILLED_WITH_EITHER_FLUSH
 @pytest.mark.parametrize("kills", [BY_DAY, pytest.param(BY_NIGHT, marks=pytest.mark.nightly)])
 def test_each_record_is_stored_once(kafka: KafkaBroker, tmp_path: Path, kills: int, flush: str) -> None:
     topic = new_topic(kafka, PARTITIONS)
