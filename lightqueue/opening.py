@@ -40,7 +40,7 @@ class OpenStore:
         self.epoch = 0  # in which this store leads its cluster; 0: it has none
         self._settings = settings
         self._follows = follows
-        self._durable_to = 0  # so much of the log is in the index for good, or about to be
+        self._durable_to = 0  # log_offset up to which the index is flushed, or is being flushed
         with ExitStack() as undo:
             self.folder = DataFolder(settings.data, settings.group_access)
             undo.callback(self.folder.close)

@@ -1,5 +1,7 @@
 """Errors of the command, one line each, with their exit codes."""
 
+from collections.abc import Mapping
+
 
 class PenstockError(Exception):
     """Base of this package's errors: something failed."""
@@ -23,3 +25,11 @@ class ConnectionFailed(PenstockError):
 
 class RefusedByServer(PenstockError):
     """The MQTT server answered a publish or a subscription with a failing reason code."""
+
+
+def not_installed(error: ModuleNotFoundError, extras: Mapping[str, str]) -> UsageError:
+    """What a missing package means to the user. `extras`: which extra has it, by package. Raises others' errors."""
+    package = (error.name or "").partition(".")[0]
+    if package not in extras:
+        raise error
+    return UsageError(f"{error.name} is not installed; run: pip install 'penstock[{extras[package]}]'")

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from penstock.cluster.errors import KafkaUnreachable
-from penstock.cluster.topic import TIMEOUT_S, TopicAdmin
+from penstock.cluster.topic import TIMEOUT_S, TopicAdmin, asked
 from penstock.kafka_place import KafkaPlace
 from store.ratelimit import RateLimitedLog
 from store.replication.judging import ReplicaMark
@@ -53,10 +53,8 @@ class ClusterProgress:
     def names(self) -> list[str]:
         """The stores that Kafka knows."""
         prefix = self.group("")
-        try:
-            found = self._admin.list_consumer_groups(request_timeout=TIMEOUT_S).result(2 * TIMEOUT_S)
-        except (KafkaException, TimeoutError) as error:
-            raise KafkaUnreachable(self._place.topic, str(error)) from None
+        asking = self._admin.list_consumer_groups
+        found = asked(self._place.topic, lambda: asking(request_timeout=TIMEOUT_S).result(2 * TIMEOUT_S))
         ids = (each.group_id for each in found.valid)
         return sorted(each.removeprefix(prefix) for each in ids if each.startswith(prefix))
 
@@ -64,12 +62,15 @@ class ClusterProgress:
         return [self._of(name) for name in names]
 
     def _of(self, name: str) -> StoreProgress:
-        asked = ConsumerGroupTopicPartitions(self.group(name), [TopicPartition(self._place.topic, 0)])
-        try:
-            (answer,) = self._admin.list_consumer_group_offsets([asked], request_timeout=TIMEOUT_S).values()
+        wanted = ConsumerGroupTopicPartitions(self.group(name), [TopicPartition(self._place.topic, 0)])
+
+        def ask() -> TopicPartition:
+            (answer,) = self._admin.list_consumer_group_offsets([wanted], request_timeout=TIMEOUT_S).values()
+            found: TopicPartition
             (found,) = answer.result(2 * TIMEOUT_S).topic_partitions
-        except (KafkaException, TimeoutError) as error:
-            raise KafkaUnreachable(self._place.topic, str(error)) from None
+            return found
+
+        found = asked(self._place.topic, ask)
         if found.error is not None or found.offset < 0:
             return StoreProgress(name, -1, None)
         try:

@@ -45,6 +45,16 @@ class ReplicatedTopic(NamedTuple):
         return min(int(self.config["max.message.bytes"]) - AROUND_A_VALUE_BYTES, MOST_RECORD_BYTES)
 
 
+def asked(topic: str, ask: Callable[[], T]) -> T:
+    """What Kafka answers. Raises KafkaUnreachable."""
+    try:
+        return ask()
+    except KafkaException as error:
+        raise KafkaUnreachable(topic, error.args[0].str()) from None
+    except TimeoutError:
+        raise KafkaUnreachable(topic, f"no answer within {TIMEOUT_S:g} s") from None
+
+
 class TopicAdmin:
     """What a store asks Kafka of its topic. Its calls block, and raise KafkaUnreachable."""
 
@@ -53,12 +63,7 @@ class TopicAdmin:
         self._admin = AdminClient(dict(place.config))
 
     def _asked(self, ask: Callable[[], T]) -> T:
-        try:
-            return ask()
-        except KafkaException as error:
-            raise KafkaUnreachable(self._place.topic, error.args[0].str()) from None
-        except TimeoutError:
-            raise KafkaUnreachable(self._place.topic, f"no answer within {TIMEOUT_S:g} s") from None
+        return asked(self._place.topic, ask)
 
     def describe(self) -> ReplicatedTopic | None:
         """The topic; None: there is none."""
@@ -68,8 +73,8 @@ class TopicAdmin:
         topic = self._place.topic
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
-            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)
-            found = asked[topic].result(2 * TIMEOUT_S)
+            topics = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)
+            found = topics[topic].result(2 * TIMEOUT_S)
             (described,) = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
             config = {name: str(entry.value) for name, entry in described.result(2 * TIMEOUT_S).items()}
         except KafkaException as error:

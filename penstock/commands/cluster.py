@@ -7,10 +7,13 @@ import typer
 
 from penstock.commands.options import Config, settings_in_force
 from penstock.commands.tables import show_table, wide_console
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import UsageError, not_installed
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+
+EXTRAS = {"confluent_kafka": "kafka"}
+"""The package that the replicated log needs, and the extra that has it."""
 
 cluster = typer.Typer(
     no_args_is_help=True,
@@ -36,7 +39,7 @@ def create(
         from penstock.cluster.place import replicated_place
         from penstock.cluster.topic import TopicAdmin, check
     except ModuleNotFoundError as error:
-        raise not_installed(error) from None
+        raise not_installed(error, EXTRAS) from None
     place = replicated_place(settings)
     if replicas == 2 and not settings.store.accept_two_replicas:
         raise UsageError("--replicas 2: store.accept_two_replicas says what that risks; set it, or have 3 replicas")
@@ -61,7 +64,7 @@ def status(
     try:
         from penstock.cluster.status import status as status_of
     except ModuleNotFoundError as error:
-        raise not_installed(error) from None
+        raise not_installed(error, EXTRAS) from None
     found = status_of(settings)
     if as_json:
         typer.echo(json.dumps(found))
@@ -83,10 +86,3 @@ def _settings(replicated_log: str | None, config: Config) -> "Settings":
     if not settings.store.replicated_log:
         raise UsageError("store.replicated_log: not set; say kafka://HOST:9092,HOST:9092/TOPIC")
     return settings
-
-
-def not_installed(error: ModuleNotFoundError) -> PenstockError:
-    """What a missing library of Kafka means to the user. Raises the error if it is another one."""
-    if not (error.name or "").startswith("confluent_kafka"):
-        raise error
-    return UsageError("confluent_kafka is not installed; run: pip install 'penstock[kafka]'")

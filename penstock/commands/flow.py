@@ -10,7 +10,7 @@ import typer
 from penstock.commands.group import Json, Store, pause_group, rows_of_groups, without_empty
 from penstock.commands.options import Config, LogFormat, LogLevel, settings_in_force
 from penstock.commands.tables import show_table, wide_console
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import not_installed
 from penstock.flows import GROUP_PREFIX
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run(
 
         code = serve(settings, file)  # what only some flows need is imported there
     except ModuleNotFoundError as error:
-        raise _not_installed(error) from None
+        raise not_installed(error, EXTRAS) from None
     raise typer.Exit(code)
 
 
@@ -68,7 +68,7 @@ def try_flows(
 
         found = trials(settings, file, name, count)
     except ModuleNotFoundError as error:
-        raise _not_installed(error) from None
+        raise not_installed(error, EXTRAS) from None
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -104,10 +104,3 @@ def pause(name: Name, store: Store = None, config: Config = None) -> None:
 def resume(name: Name, store: Store = None, config: Config = None) -> None:
     """Have a paused flow go on."""
     pause_group(GROUP_PREFIX + name, None, store, config, paused=False)
-
-
-def _not_installed(error: ModuleNotFoundError) -> PenstockError:
-    package = (error.name or "").partition(".")[0]
-    if package not in EXTRAS:
-        raise error
-    return UsageError(f"{error.name} is not installed; run: pip install 'penstock[{EXTRAS[package]}]'")

@@ -8,7 +8,7 @@ import typer
 
 from penstock.commands.client import Data as ServerData
 from penstock.commands.client import Store, TokenFile, connect
-from penstock.commands.cluster import not_installed
+from penstock.commands.cluster import EXTRAS
 from penstock.commands.options import (
     Admin,
     Config,
@@ -24,7 +24,7 @@ from penstock.commands.store_backup import backup, restore
 from penstock.commands.store_check import check
 from penstock.commands.store_repair import repair
 from penstock.commands.tables import show_table, wide_console
-from penstock.errors import UsageError
+from penstock.errors import UsageError, not_installed
 
 store = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 for command in (check, repair, backup, restore):
@@ -62,7 +62,7 @@ def run(
         try:
             from penstock.cluster.process import serve as serve_in_cluster
         except ModuleNotFoundError as error:
-            raise not_installed(error) from None
+            raise not_installed(error, EXTRAS) from None
         raise typer.Exit(serve_in_cluster(settings))
     from penstock.servers.store_process import serve
 

@@ -9,7 +9,7 @@ import ipaddress
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 
@@ -51,6 +51,9 @@ def store_ports(netloc: str, default: int | None = None) -> list[StorePort]:
     return [StorePort.parse(each, default) for each in netloc.split(",")]
 
 
+AddressInfos = Iterable[tuple[int, int, int, str, tuple[Any, ...]]]
+
+
 class Endpoint(NamedTuple):
     """An IP address to connect to. `host`: the name that a certificate there should have."""
 
@@ -61,6 +64,11 @@ class Endpoint(NamedTuple):
     def __str__(self) -> str:
         ip = f"[{self.ip}]" if ":" in self.ip else self.ip
         return f"{ip}:{self.port}"
+
+
+def endpoints_of(place: StorePort, infos: AddressInfos) -> list[Endpoint]:
+    """What getaddrinfo() found."""
+    return [Endpoint(place.host, str(address[0]), place.port) for *_, address in infos]
 
 
 def endpoint_of(place: StorePort) -> Endpoint | None:

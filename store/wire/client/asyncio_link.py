@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import cast
 
 from store.errors import HandshakeRefused, WireError
-from store.wire.client.address import ConnectionRound, Endpoint, StorePort, WireAddress, endpoint_of
+from store.replication.epochs import HighestEpoch
+from store.wire.client.address import ConnectionRound, Endpoint, StorePort, WireAddress, endpoint_of, endpoints_of
 from store.wire.client.session import PeerSession
 from store.wire.frames import Frame, encode
 from store.wire.messages import Goodbye, Hello, RefusedReason, Role, Welcome
@@ -62,7 +63,7 @@ class AsyncioLink(asyncio.Protocol, ABC):
         self._session = PeerSession(NO_CONNECTION, self._send)
         self._stores = ConnectionRound()
         self._endpoint: Endpoint | None = None  # of the connection; None: of a Unix socket
-        self._epoch = 0  # the highest of a leader that let this peer in
+        self._epochs = HighestEpoch()
         self._ended = asyncio.Event()
         self._why = ""  # the connection ended
         self._longest_pause_s = times.longest_pause_s  # after the last attempt
@@ -119,22 +120,26 @@ class AsyncioLink(asyncio.Protocol, ABC):
         said = ""
         while True:
             self._longest_pause_s = self._times.longest_pause_s
-            whys: dict[str, None] = {}
-            while True:
-                why = await self._connect_once()
-                whys[f"{self._endpoint}: {why}" if self._endpoint and self._address.others else why] = None
-                self._away("; ".join(whys))
-                if self._session.welcome is not None:
-                    pause_s, said = self._times.first_pause_s, ""
-                    self._stores = ConnectionRound()
-                if self._stores.is_over:
-                    break
-            why = "; ".join(whys)
+            why = await self._connect_round()
+            if self._session.welcome is not None:
+                pause_s, said = self._times.first_pause_s, ""
             if why != said:
                 self._log.warning("store %s: %s; trying again", self._address.url, why)
                 said = why
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, self._longest_pause_s)
+
+    async def _connect_round(self) -> str:
+        """Try each endpoint, until a connection was made and has ended. Returns why nothing is left to be tried."""
+        whys: dict[str, None] = {}
+        while True:
+            why = await self._connect_once()
+            whys[f"{self._endpoint}: {why}" if self._endpoint and self._address.others else why] = None
+            self._away("; ".join(whys))
+            if self._session.welcome is not None:
+                self._stores = ConnectionRound()
+            if self._stores.is_over:
+                return "; ".join(whys)
 
     async def _connect_once(self) -> str:
         """Returns why the connection ended, or was not made."""
@@ -190,7 +195,7 @@ class AsyncioLink(asyncio.Protocol, ABC):
         """Raises OSError, TimeoutError."""
         async with asyncio.timeout(self._times.connect_s):
             infos = await self._loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-        return [Endpoint(place.host, str(address[0]), place.port) for *_, address in infos]
+        return endpoints_of(place, infos)
 
     # --- disconnecting
 
@@ -239,9 +244,8 @@ class AsyncioLink(asyncio.Protocol, ABC):
         try:
             for event in self._session.feed(data, self._loop.time()):
                 if isinstance(event, Welcome):
-                    if event.epoch < self._epoch:
+                    if not self._epochs.admits(event.epoch):
                         raise WireError("it led the cluster before, and does not know of the store that leads now")
-                    self._epoch = event.epoch
                     self._log.info("store %s: connected", self._address.url)
                     self._connected(event)
                     self.welcomed.set()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from store.errors import HandshakeRefused, StoreAway, WireError
-from store.wire.client.address import ConnectionRound, Endpoint, StorePort, WireAddress
+from store.wire.client.address import ConnectionRound, Endpoint, StorePort, WireAddress, endpoints_of
 from store.wire.client.session import PeerSession
 from store.wire.frames import Frame, encode
 from store.wire.messages import Goodbye, Hello, Ping, RefusedReason, Welcome, WireMessage
@@ -63,13 +63,11 @@ def _endpoints(ports: tuple[StorePort, ...]) -> list[Endpoint]:
     """Raises OSError if no name is known."""
     found: list[Endpoint] = []
     unknown: OSError | None = None
-    for host, port in ports:
+    for place in ports:
         try:
-            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found += endpoints_of(place, socket.getaddrinfo(*place, type=socket.SOCK_STREAM))
         except OSError as error:
             unknown = error
-        else:
-            found += (Endpoint(host, str(address[0]), port) for *_, address in infos)
     if not found and unknown is not None:
         raise unknown
     return found
