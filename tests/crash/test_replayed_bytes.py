@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import message_store
+from lightqueue import opening
 from lightqueue.message_store import MessageStore
 from lightqueue.queues.projection import Projection
 from store.log.index import UNFLUSHED
@@ -45,7 +45,7 @@ def test_a_start_after_a_kill_replays_a_bounded_part(tmp_path: Path, kind: str) 
 def test_a_kill_in_the_midst_of_a_replay_does_not_have_it_begin_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_store, "REPLAY_BYTES", 1 << 20)
+    monkeypatch.setattr(opening, "REPLAY_BYTES", 1 << 20)
     options = {"segment_bytes": 64 << 20, "index_flush_log_bytes": 1 << 20}
     store = MessageStore(small(tmp_path / "data", **options))
     for number in range(32):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue import message_store
+from lightqueue import opening
 from lightqueue.message_store import MessageStore
 from penstock.servers.admin import AdminApp, LoopSilent, LoopSource, LoopWatch
 from penstock.servers.starting import REPORT_S, Starting
@@ -53,7 +53,7 @@ def test_pages_while_the_loop_does_not_turn() -> None:
 def test_a_store_tells_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(message_store, "REPLAY_BYTES", 100_000)
+    monkeypatch.setattr(opening, "REPLAY_BYTES", 100_000)
     store = MessageStore(small(tmp_path / "data"))
     for _ in range(100):
         publish(store, "t/x", bytes(10_000))
