@@ -18,6 +18,7 @@ from notify.server.wire_metrics import WIRE
 from penstock.config.operations_docs import all_figures, renewed
 from penstock.servers.prometheus import FigureCollector
 from store.figures import joined
+from store.state.consumer_work import ConsumerWork
 from store.wire.log_messages import HoldLog
 from tests.support.mqtt_bench import Bench, SlowDisk, WallClock
 from tests.support.server_process import ROOT
@@ -76,7 +77,9 @@ def test_both_formats_can_be_parsed(bench: Bench) -> None:
 def test_every_metric_has_a_value(bench: Bench) -> None:
     bench.client().send(PingReq())
     bench.durable("c", namespace="acme")
-    bench.store.groups.make(("g", "a/#"), None, lambda: 0)
+    group = bench.store.groups.make(("g", "a/#"), None, lambda: 0).group
+    group.join(("peer", "one"))
+    group.consumers["peer", "one"].work = ConsumerWork(lag=0)
     bench.hub.readers.hold(HoldLog("tier"))
     names = {name.split("{")[0] for name in samples(bench)}
     apart = WIRE.keys() | LINK.keys()
