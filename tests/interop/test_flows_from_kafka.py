@@ -249,18 +249,20 @@ def test_it_is_listed_and_pauses(
     assert row()["paused"]
     flows.restart()
     wait_until(lambda: row()["consumers"] == 1 and row()["sent"] == 0)
+    wait_until(lambda: row()["lag"] == 50)
     assert stored(client)["in/0"] == numbers(100)
     command(store, "flow", "resume", "orders")
     wait_until(lambda: len(stored(client)["in/0"]) == 150)
     assert stored(client)["in/0"] == numbers(150)
 
 
-def test_a_partition_that_the_store_refuses_holds_up_no_other(kafka: KafkaBroker, tmp_path: Path) -> None:
+def test_partitions_that_the_store_refuses_hold_up_no_other(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """One has many records, one has large ones."""
     file = passwords(tmp_path, mill="s3c")
     (tmp_path / "secret").write_text("s3c")
     (tmp_path / "secret").chmod(0o600)
     store = StoreProcess(tmp_path, settings={"auth.password_file": file, "quota.user_topics": 1})
-    topic = new_topic(kafka, partitions=2)
+    topic = new_topic(kafka, partitions=3)
     as_user = {"PENSTOCK_FLOWS__USER": "mill", "PENSTOCK_FLOWS__PASSWORD_FILE": str(tmp_path / "secret")}
     produce(kafka, topic, numbers(1), partition=1)
     flows = FlowsPart(store, tmp_path, flow_from(kafka, topic), as_user)
@@ -268,7 +270,9 @@ def test_a_partition_that_the_store_refuses_holds_up_no_other(kafka: KafkaBroker
         with Client(store.url.replace("tcp://", "penstock://"), user="mill", password="s3c") as client:
             wait_until(lambda: len(stored(client).get("in/1", ())) == 1)
             produce(kafka, topic, numbers(MOST_IN_HAND + 10_000))
-            wait_until(lambda: "partition 0: the store refused: quota.user_topics" in flows.log_text())
+            produce(kafka, topic, [b"%06d" % i + bytes(50_000) for i in range(1_500)], partition=2)
+            refused = [f"partition {number}: the store refused: quota.user_topics" for number in (0, 2)]
+            wait_until(lambda: all(each in flows.log_text() for each in refused))
             produce(kafka, topic, numbers(1, MOST_IN_HAND), partition=1)
             wait_until(lambda: len(stored(client)["in/1"]) == MOST_IN_HAND)
             assert stored(client) == {"in/1": numbers(MOST_IN_HAND)}

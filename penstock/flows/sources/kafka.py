@@ -10,9 +10,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -23,7 +23,7 @@ from penstock.flows.gate import SinkGate
 from penstock.flows.sinks.penstock import OWN_STORE
 from penstock.flows.sources.group import FlowGroup
 from penstock.flows.sources.numbered import NumberedAppends
-from penstock.flows.sources.partition import KEPT_RECORDS, PartitionFeed
+from penstock.flows.sources.partition import PartitionFeed
 from penstock.flows.sources.records import KafkaRecord
 from penstock.flows.sources.topic import (
     WAIT_S,
@@ -86,7 +86,8 @@ class KafkaRunner:
             while not self.gate.is_stopping:
                 await self._resumed(reader)
                 topic = await self._described(reader)
-                await self._until_paused(TopicAtWork(self, self._client, reader, topic, self._start))
+                work = TopicAtWork(self, self._client, reader, topic, self._start)
+                await self._until(self.group.paused, work.run())  # what the store has not answered comes again
         finally:
             grouped.cancel()
             await asyncio.gather(grouped, return_exceptions=True)
@@ -99,11 +100,15 @@ class KafkaRunner:
 
     async def _resumed(self, reader: ReaderThread) -> None:
         """Wait while the flow is paused; its lag grows."""
+        if not self.group.going.is_set():
+            await self._until(self.group.going, self._look(reader))
+
+    async def _look(self, reader: ReaderThread) -> None:
+        """Count the lag now and then. Until cancelled."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self.group.going.wait()
-                    return
+            await asyncio.sleep(LOOK_S)
+            if not self.positions:
+                await self._learn(reader)
             try:
                 ends = await reader.do(lambda reader: {each: reader.bounds(each)[1] for each in self.positions})
             except KafkaException as error:
@@ -111,9 +116,19 @@ class KafkaRunner:
             else:
                 self.behind(ends)
 
-    async def _until_paused(self, work: TopicAtWork) -> None:
-        """What the store has not answered comes again, once the flow is resumed."""
-        tasks = [asyncio.create_task(work.run()), asyncio.create_task(self.group.paused.wait())]
+    async def _learn(self, reader: ReaderThread) -> None:
+        """Ask the store how far an earlier process came."""
+        topic = await self._described(reader)
+        for partition in topic.partitions:
+            appends = NumberedAppends(self._client.another_link(peer_name(self.flow, topic, partition)))
+            try:
+                if known := await appends.connected():
+                    self.positions[partition] = known
+            finally:
+                await appends.close()
+
+    async def _until(self, event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+        tasks = [asyncio.create_task(work), asyncio.create_task(event.wait())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -163,8 +178,7 @@ class TopicAtWork:
         self._runner = runner
         self._flow, self._counts, self._gate = runner.flow, runner.counts, runner.gate
         self._client, self._reader, self._topic, self._start = client, reader, topic, start
-        self._name = f"{PRODUCER}kafka:{self._flow.name}:{topic.cluster_id}:{topic.topic_id}"
-        self._whole = NumberedAppends(client.another_link(self._name))
+        self._whole = NumberedAppends(client.another_link(peer_name(self._flow, topic)))
         """A peer for the topic: it has appended once all partitions that were there at first have begun."""
         self._is_begun = False
         self._feeds: dict[int, PartitionFeed] = {}
@@ -206,7 +220,7 @@ class TopicAtWork:
     def _grow(self, partitions: Iterable[int]) -> None:
         """Take partitions on."""
         for partition in sorted(partitions):
-            appends = NumberedAppends(self._client.another_link(f"{self._name}:{partition}"))
+            appends = NumberedAppends(self._client.another_link(peer_name(self._flow, self._topic, partition)))
             feed = PartitionFeed(
                 self._flow, partition, self._client.message, appends, self._counts, self._start_of, self._settled
             )
@@ -262,18 +276,22 @@ class TopicAtWork:
 
     def _hold_up(self) -> bool:
         """Have no partition that the store takes nothing of fill the room of the others. Whether anything changes."""
-        share = MOST_IN_HAND // (2 * len(self._feeds))
+        share, share_bytes = (most // (2 * len(self._feeds)) for most in (MOST_IN_HAND, MOST_IN_HAND_BYTES))
         before = len(self._held_up)
-        for number in [each for each in self._held_up if self._feeds[each].in_hand <= KEPT_RECORDS // 2]:
-            self._held_up.remove(number)
+        for number in list(self._held_up):
+            feed = self._feeds[number]
+            if feed.in_hand <= share // 2 and feed.in_hand_bytes <= share_bytes // 2:
+                self._held_up.remove(number)
         is_less = len(self._held_up) < before
         full = {
             number
             for number, feed in self._feeds.items()
-            if feed.why_waiting and feed.in_hand > max(share, KEPT_RECORDS) and number not in self._held_up
+            if feed.why_waiting
+            and number not in self._held_up
+            and (feed.in_hand > share or feed.in_hand_bytes > share_bytes)
         }
         for number in full:
-            self._feeds[number].cut(share)
+            self._feeds[number].cut(share, share_bytes)
         self._held_up |= full
         return is_less or bool(full)
 
@@ -339,6 +357,12 @@ class TopicAtWork:
             feed.skip_to(high)
         else:
             feed.skip_to(feed.fetched)
+
+
+def peer_name(flow: Flow, topic: KafkaTopic, partition: int | None = None) -> str:
+    """By which the store knows a topic of a flow, and each partition of it."""
+    name = f"{PRODUCER}kafka:{flow.name}:{topic.cluster_id}:{topic.topic_id}"
+    return name if partition is None else f"{name}:{partition}"
 
 
 def _another_store(flow: Flow) -> Client:

@@ -33,7 +33,6 @@ from store.wire.messages import FailureCode, Welcome
 log = logging.getLogger("penstock.flows")
 
 MOST_RECORDS: Final = 500  # in one Append
-KEPT_RECORDS: Final = 2 * MOST_RECORDS  # which may be under way
 PAUSE_S: Final = 0.5  # before the store is asked again that takes nothing
 PROGRESS_S: Final = 5.0  # in which the store is told how far a flow has come that lets nothing through
 OF_THE_MESSAGE: Final = (FailureCode.BAD_REQUEST, FailureCode.RECORD_TOO_LARGE, FailureCode.NOT_PERMITTED)
@@ -88,6 +87,8 @@ class PartitionFeed:
         self._flow, self._make, self._appends, self._counts = flow, make, appends, counts
         self._start, self._on_settled = start, settled
         self._records: deque[KafkaRecord] = deque()
+        self.in_hand_bytes = 0
+        self._under_way = 0  # so many of the first ones may be in an Append
         self._came = asyncio.Event()
         self._told = 0  # how far the store knows
         self._told_s = 0.0
@@ -104,14 +105,21 @@ class PartitionFeed:
             return
         self.fetched = records[-1].offset + 1
         self._records.extend(records)
+        self.in_hand_bytes += sum(map(len, records))
         self._came.set()
 
-    def cut(self, most: int) -> None:
-        """Drop what stands behind the first `most` records. It is to be read again, from `fetched` on."""
-        dropped = [self._records.pop() for _ in range(len(self._records) - max(most, KEPT_RECORDS))]
-        if dropped:
-            self.fetched = dropped[-1].offset
-            self._on_settled(len(dropped), sum(map(len, dropped)))
+    def cut(self, most: int, most_bytes: int) -> None:
+        """Drop what stands behind the first `most` records, or `most_bytes`, but nothing that is under way.
+
+        It is to be read again, from `fetched` on.
+        """
+        before, before_bytes = len(self._records), self.in_hand_bytes
+        while len(self._records) > self._under_way and (len(self._records) > most or self.in_hand_bytes > most_bytes):
+            dropped = self._records.pop()
+            self.in_hand_bytes -= len(dropped)
+            self.fetched = dropped.offset
+        if len(self._records) < before:
+            self._on_settled(before - len(self._records), before_bytes - self.in_hand_bytes)
 
     def skip_to(self, offset: int) -> None:
         """What stands before that cannot be read any more."""
@@ -155,7 +163,9 @@ class PartitionFeed:
 
     def _drop(self, count: int) -> None:
         size_bytes = sum(len(self._records.popleft()) for _ in range(count))
+        self._under_way = max(0, self._under_way - count)
         if count:
+            self.in_hand_bytes -= size_bytes
             self._on_settled(count, size_bytes)
 
     # --- sending
@@ -170,10 +180,12 @@ class PartitionFeed:
                 await self._some(is_sure)
                 ahead = self._pack(0, 1 if is_single else MOST_RECORDS)
             pack, ahead = ahead, None
+            self._under_way = pack.taken
             if self._is_to_be_told(pack):
                 answer = self._appends.append(pack.end, pack.records)
                 if not is_single and len(self._records) > pack.taken:
                     ahead = self._pack(pack.taken, MOST_RECORDS)
+                    self._under_way += ahead.taken
                 try:
                     is_new = await answer
                 except StoreRefused as error:

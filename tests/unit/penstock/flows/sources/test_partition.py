@@ -148,6 +148,9 @@ class Process:
                 if taken := behind[: self._chance.randrange(40)]:
                     self.in_hand += len(taken)
                     self._feed.add(taken)
+                if self._chance.random() < 0.1:
+                    self._feed.cut(self._chance.randrange(40), self._chance.randrange(800))
+                    assert self.in_hand == self._feed.in_hand
 
     async def kill(self) -> None:
         for task in self._tasks:
