@@ -3,6 +3,7 @@
 import random
 import time
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import pytest
@@ -73,6 +74,7 @@ def structs(kind: inspect.StructType) -> st.SearchStrategy[Any]:
     return st.builds(kind.cls, **fields)
 
 
+@cache
 def frames(kind: Kind) -> st.SearchStrategy[tuple[WireMessage, int, bytes]]:
     described = inspect.type_info(kind.message)
     assert isinstance(described, inspect.StructType)
