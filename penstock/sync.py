@@ -391,7 +391,7 @@ def _say(thread: LoopThread, say: Callable[[], Answer], wait: bool) -> bool:
 
 
 class _Settled:
-    """The answers to a message, or to a batch: see penstock.sdk.delivery.Settled.
+    """The answers to a message, or to a batch: see penstock.sdk.delivery.Settling.
 
     Each method waits for the store: True if the store has done it; False if it was too late. With wait=False it does
     not wait, and returns True; such answers are sent together.

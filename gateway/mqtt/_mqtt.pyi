@@ -1,4 +1,4 @@
-"""Types of the compiled leaf; what things mean is said in _wire.pyx, _turn.pxi, _fan_out.pxi and _deliveries.pxi."""
+"""Types of the compiled leaf; what things mean is said in _mqtt.pyx, _turn.pxi, _fan_out.pxi and _deliveries.pxi."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -22,7 +22,7 @@ class GroupPage(NamedTuple):
 
 
 def group_pages(all_groups: Iterable[GroupQueue]) -> Iterator[GroupPage]:
-    """All consumer groups: lightqueue.groups.MOST_GROUPS at most, so each has a label of its own."""
+    """All consumer groups: lightqueue.groups.groups.MOST_GROUPS at most, so each has a label of its own."""
     groups = list(all_groups)
     for at in range(0, max(len(groups), 1), GROUPS_AT_ONCE):
         yield GroupPage(groups[at : at + GROUPS_AT_ONCE])

@@ -1,6 +1,6 @@
 """Compiled leaf: one pass over appended records that gives each matching queue its 20-byte entry, and range reads.
 
-Policy (which queues exist, what they are called, what is kept) is in lightqueue.table.
+Policy (which queues exist, what they are called, what is kept) is in lightqueue.queues.table.
 """
 
 from collections import deque
@@ -376,7 +376,7 @@ cdef class Dispatcher:
 
     def places(self, list runs not None, uint64_t log_offset):
         """Where messages stand in their topics' queues that were stored from `log_offset` on: queue_offset of the first
-        of each of store.records._records.topic_runs(); -1 if no queue has it, None if it is not among the entries in memory."""
+        of each of topic_runs() of store.records._records; -1 if no queue has it, None if it is not among the entries in memory."""
         cdef size_t at
         return [self.place(name, log_offset + at) if is_queued else -1 for name, at, _, is_queued in runs]
 

@@ -1,4 +1,4 @@
-"""A consumer of a group in the store's own process: notify.api.GroupSeat as calls to Consumers."""
+"""A consumer of a group in the store's own process: notify.api.GroupConsumer as calls to Consumers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How much of a store each user may have, over all gateways and the SDK: sessions, subscriptions, topics, messages.
 And how much all who are of one namespace may have together.
 
-What there is the log says (store.usage, store.sessions). What was granted and is not in the log so far is remembered
+What there is the log says (store.state.usage, store.state.sessions). What was granted and is not in the log so far is remembered
 for a moment, so that no more is granted than there may be. Who has too much is refused one more, and loses nothing.
 """
 
@@ -28,7 +28,7 @@ from store.state.usage import NOTHING, UNNAMED, Counted, Used, counted_value
 PENDING_S = 10.0  # what was granted and did not come is forgotten
 KNOWN_TOPICS = 4_096  # of one client of the store, which need not be looked up again
 CountedPublish = tuple[int, str, int, int, int]
-"""As in store.changes.PeerAppended."""
+"""As in store.state.changes.PeerAppended."""
 IN = "\0"
 """In front of the name of a namespace: no user's name begins with it."""
 NAMES = {

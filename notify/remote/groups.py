@@ -1,4 +1,4 @@
-"""Consumers of groups in a store in another process: notify.api.GroupSeat as requests. No I/O.
+"""Consumers of groups in a store in another process: notify.api.GroupConsumer as requests. No I/O.
 
 A store that was restarted knows no consumer: each is opened again, and what it waits for is asked for again.
 """

@@ -32,7 +32,7 @@ from store.wire.messages import Hello, Refused, RefusedReason, Role, Welcome
 
 
 class Conversation:
-    """A Line (notify.line) of a peer, once it has said who it is."""
+    """A Line (notify.server.line) of a peer, once it has said who it is."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The sockets of a store: gateways and clients connect here. What they say is for notify.conversation.
+"""The sockets of a store: gateways and clients connect here. What they say is for notify.server.conversation.
 
 Everything is written once per turn of the loop; a connection whose transport is full is left alone until it
 has room.

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from mmap import mmap
 from typing import Literal
 
-# Fields as in store.records.Record.
+# Fields as in store.records.records.Record.
 RecordTuple = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes, bytes]
 Readable = bytes | bytearray | memoryview | mmap
 

@@ -122,7 +122,7 @@ cdef class RecordBatch:
 
         No delayed message may be due later than `latest_due_ms`, no compressed payload state more than `most_plain_bytes`.
         `may_count`: they may have the attribute COUNTED.
-        Returns those that are no messages as tuples (fields as in store.records.Record), for somebody else to look at.
+        Returns those that are no messages as tuples (fields as in store.records.records.Record), for somebody else to look at.
         Raises ValueError, naming the position and the fault; then none was added.
         """
         cdef size_t size = self.copy_in(data, types, limit)
@@ -260,7 +260,7 @@ cdef tuple as_seen(const RecordHeader *record):
 
 
 def walk(const unsigned char[::1] data not None):
-    """The records of verified bytes as tuples, batches opened; fields as in store.records.Record."""
+    """The records of verified bytes as tuples, batches opened; fields as in store.records.records.Record."""
     cdef size_t at = 0
     cdef const RecordHeader *record
     while at < <size_t>data.shape[0]:
@@ -405,7 +405,7 @@ cdef class LogMemory:
         raise LookupError(f"log_offset {log_offset}: no such record in the log (any more)")
 
     def record(self, uint64_t log_offset):
-        """The record at `log_offset` as a tuple (fields as in store.records.Record). LookupError if there is none."""
+        """The record at `log_offset` as a tuple (fields as in store.records.records.Record). LookupError if there is none."""
         return as_tuple(<const RecordHeader *>self.at(log_offset))
 
     def timestamp_ms(self, uint64_t log_offset):
@@ -463,7 +463,7 @@ cdef class Records:
         return self.items[i].log_offset
 
     def __getitem__(self, Py_ssize_t i):
-        """Record i as a tuple (fields as in store.records.Record)."""
+        """Record i as a tuple (fields as in store.records.records.Record)."""
         if not 0 <= i < self.count:
             raise IndexError(i)
         return as_tuple(self.items[i])

@@ -107,7 +107,7 @@ def _shape_fault(view: memoryview) -> tuple[str, int, int]:
 
 
 def walk(data: Readable) -> Iterator[RecordTuple]:
-    """The records of checked bytes as tuples, batches opened; fields as in store.records.Record."""
+    """The records of checked bytes as tuples, batches opened; fields as in store.records.records.Record."""
     view = memoryview(data)
     at = 0
     while at < len(view):

@@ -8,7 +8,7 @@ from store.records.record_bytes import walk
 
 
 class RecordType(IntEnum):
-    """Kinds of record. From 16 on they are state changes with a msgpack payload (store.changes)."""
+    """Kinds of record. From 16 on they are state changes with a msgpack payload (store.state.changes)."""
 
     MESSAGE = 1
     BATCH = 2
@@ -67,7 +67,9 @@ class Attribute(IntEnum):
     STORED_MS = 2  # 8 bytes: when a carried message was first stored
     KEY = 3  # 1 to 1,024 bytes of text: looked up by, and dealt out in order by an ordered consumer group
     TAG = 4  # 1 to 255 bytes of text: distinguishes messages of one topic for clients
-    COUNTED = 5  # 1 byte of bits and a user: how the message counts against quotas (store.usage); only gateways add it
+    COUNTED = (
+        5  # 1 byte of bits and a user: how the message counts against quotas (store.state.usage); only gateways add it
+    )
     LOST = 6  # 8 bytes: number of lost messages directly before this one in its queue; never in the log
     DUE_MS = 16  # 8 bytes: Unix time at which a delayed message is dispatched; the last attribute that a peer may add
     FIRST_OFFSET = 17  # 8 bytes: the log_offset at which a delayed message that stands here again was first stored

@@ -18,7 +18,7 @@ BanKey = tuple[BanKind, str]  # kind, value
 
 
 class BanState(msgspec.Struct, array_like=True, frozen=True):
-    """One ban; see store.changes.BanSet. `set_ms`: when it was set."""
+    """One ban; see store.state.changes.BanSet. `set_ms`: when it was set."""
 
     kind: BanKind
     value: str

@@ -21,7 +21,7 @@ GroupKey = tuple[str, str]  # name, topic_filter
 
 
 class Maker(NamedTuple):
-    """Who makes a group, see store.changes.GroupMade."""
+    """Who makes a group, see store.state.changes.GroupMade."""
 
     user: str | None = None
     is_shared: bool = False
@@ -36,7 +36,7 @@ class GroupState(msgspec.Struct):
     positions: list[int]
     entries: dict[int, Entry] = {}
     dead_letters: int = 0
-    user: str | None = None  # who made it; see store.changes.GroupMade
+    user: str | None = None  # who made it; see store.state.changes.GroupMade
     is_shared: bool = False
     numbers: Numbers | None = None  # while records of it, or messages, are lost that lie before the newest one
     paused: bool = False  # it deals nothing

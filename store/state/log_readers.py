@@ -15,7 +15,7 @@ MOST_READERS = 100
 
 
 class LogReaderState(msgspec.Struct, array_like=True, frozen=True):
-    """One reader; see store.changes.ReaderAdvanced."""
+    """One reader; see store.state.changes.ReaderAdvanced."""
 
     name: str
     log_offset: int

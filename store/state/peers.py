@@ -17,7 +17,7 @@ PLACES_KEPT = 64  # of a client's newest Publishes; it has no more without an an
 
 
 class PeerState(msgspec.Struct, array_like=True):
-    """How far a peer has come; see store.changes.PeerAppended. What follows `is_client` is for clients alone."""
+    """How far a peer has come; see store.state.changes.PeerAppended. What follows `is_client` is for clients alone."""
 
     sequence: int
     refused: tuple[tuple[int, int], ...]

@@ -125,7 +125,7 @@ class Welcome(WireMessage, frozen=True, forbid_unknown_fields=False):
     nothing that was begun before may be sent again. `now_ms` is as in Pong. `address`: IP:PORT by which message ids
     name the store; empty: the one at which the peer reached it. A message may be delayed for `max_delay_s`.
     `namespace`: the client's, by its Hello or its token. `left_by`: LEFT_BY of each delayed message that the client
-    publishes; empty: none. `counted`: what has quotas, as bits of store.usage.Counted.
+    publishes; empty: none. `counted`: what has quotas, as bits of store.state.usage.Counted.
     """
 
     version: Positive
@@ -145,7 +145,7 @@ class Welcome(WireMessage, frozen=True, forbid_unknown_fields=False):
     left_by: Annotated[bytes, Meta(max_length=65_535)] = b""
     counted: Count = 0
     max_changes: Count = 0  # what one Publish of a client may count as; 0: not said
-    log_identity: Annotated[bytes, Meta(max_length=64)] = b""  # that of store.marks; empty: not said
+    log_identity: Annotated[bytes, Meta(max_length=64)] = b""  # that of store.files.marks; empty: not said
     user: Name = ""  # whom the store found the client to be, in its namespace; empty: nobody by name
 
     def __post_init__(self) -> None:

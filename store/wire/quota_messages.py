@@ -6,7 +6,7 @@ from store.wire.base import Count, Items, Name, TopicFilter, WireMessage
 
 
 class TakeMessage(WireMessage, frozen=True):
-    """A user publishes what may count for it: `wanted` are bits of store.usage.Counted. `size_bytes`: of topic and
+    """A user publishes what may count for it: `wanted` are bits of store.state.usage.Counted. `size_bytes`: of topic and
     payload."""
 
     user: Name

@@ -30,7 +30,7 @@ class Claim(WireMessage, frozen=True):
 
 
 class Claimed(WireMessage, frozen=True):
-    """The session is the gateway's; `session` is store.sessions.SessionState in msgpack (empty: new).
+    """The session is the gateway's; `session` is store.state.sessions.SessionState in msgpack (empty: new).
 
     What it says is true at `log_end`, where the log ends.
     """

@@ -1,4 +1,4 @@
-# The part of _wire.pyx that is the messages of a shared subscription: handed to one session, sent, acknowledged.
+# The part of _mqtt.pyx that is the messages of a shared subscription: handed to one session, sent, acknowledged.
 
 cdef class Deliveries:
     """What a session was handed of one group, and what is to be told of it. Its acknowledgements are merged as they come."""

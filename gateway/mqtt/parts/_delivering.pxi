@@ -1,4 +1,4 @@
-# The part of _wire.pyx that makes PUBLISH packets of ranges for one link.
+# The part of _mqtt.pyx that makes PUBLISH packets of ranges for one link.
 
 cdef int deliver_to(Link link, list readers, list ranges, uint64_t safe, uint64_t stop) except -1:
     cdef Merge merge

@@ -1,4 +1,4 @@
-# The part of _wire.pyx that looks at many connections at a time (delivering one range to all of them, keep alive), and
+# The part of _mqtt.pyx that looks at many connections at a time (delivering one range to all of them, keep alive), and
 # what decides how a message goes to one of them.
 
 

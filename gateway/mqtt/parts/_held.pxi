@@ -1,4 +1,4 @@
-# The part of _wire.pyx that keeps what a client's socket did not take.
+# The part of _mqtt.pyx that keeps what a client's socket did not take.
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE, PyByteArray_Resize
 

@@ -1,4 +1,4 @@
-# The part of _wire.pyx that keeps what came in and is no whole packet so far, or waits for a CONNACK.
+# The part of _mqtt.pyx that keeps what came in and is no whole packet so far, or waits for a CONNACK.
 
 cdef enum:
     LARGE_BYTES = 1 << 16       # a buffer of more is made smaller once little is in it

@@ -1,4 +1,4 @@
-# The part of _wire.pyx that tells a client of messages that are lost: they stood in a damaged part of the log.
+# The part of _mqtt.pyx that tells a client of messages that are lost: they stood in a damaged part of the log.
 
 def cross(Link link not None, Records records not None, Py_ssize_t i):
     """A session comes to record i of a range: count what is lost in front of it."""

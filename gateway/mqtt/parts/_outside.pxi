@@ -1,4 +1,4 @@
-# The part of _wire.pyx that it is built on: the system's calls, its bounds, the outcomes of deliver().
+# The part of _mqtt.pyx that it is built on: the system's calls, its bounds, the outcomes of deliver().
 
 cdef extern from "sys/socket.h" nogil:
     ssize_t send(int fd, const void *data, size_t size, int flags)

@@ -1,4 +1,4 @@
-# The part of _wire.pyx that knows what a client may publish, once somebody has found it out.
+# The part of _mqtt.pyx that knows what a client may publish, once somebody has found it out.
 
 cdef enum:
     PERMITS_LIMIT = 256     # topics of REMEMBERED_TOPIC_BYTES at most that are remembered for one connection

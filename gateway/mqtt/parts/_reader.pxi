@@ -1,4 +1,4 @@
-# The part of _wire.pyx that is a place in a queue, from which a subscription is delivered.
+# The part of _mqtt.pyx that is a place in a queue, from which a subscription is delivered.
 
 cdef int KIND_LIVE = LIVE
 

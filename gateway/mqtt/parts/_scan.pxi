@@ -1,4 +1,4 @@
-# Byte-level parts of _wire.pyx: variable byte integers, topic names, MQTT 5 properties, growing buffers, PUBLISH, merging.
+# Byte-level parts of _mqtt.pyx: variable byte integers, topic names, MQTT 5 properties, growing buffers, PUBLISH, merging.
 
 
 cdef char *reserve(char **buffer, size_t size, size_t *capacity, size_t extra) except NULL:

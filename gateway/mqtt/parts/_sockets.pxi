@@ -1,4 +1,4 @@
-# The part of _wire.pyx that takes in what clients send: one epoll for the sockets of all of them (docs/adr/0026-one-epoll-for-all-clients.md).
+# The part of _mqtt.pyx that takes in what clients send: one epoll for the sockets of all of them (docs/adr/0026-one-epoll-for-all-clients.md).
 
 import socket
 

@@ -1,4 +1,4 @@
-# The part of _wire.pyx that is namespaces: what stands in front of their topics in the log (store/namespaces.py), and is
+# The part of _mqtt.pyx that is namespaces: what stands in front of their topics in the log (store/namespaces.py), and is
 # taken away on the way out.
 
 cdef enum:

@@ -1,4 +1,4 @@
-# The part of _wire.pyx that all connections of one event loop turn share, and what is counted there.
+# The part of _mqtt.pyx that all connections of one event loop turn share, and what is counted there.
 
 cdef enum:
     BUCKETS = 14

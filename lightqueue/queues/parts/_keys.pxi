@@ -1,7 +1,7 @@
-# Part of _queues.pyx: which messages have a key. What it is for is said in lightqueue.keys.
+# Part of _queues.pyx: which messages have a key. What it is for is said in lightqueue.queues.keys.
 
 cdef enum:
-    KEY_PART_BITS = 26          # as in lightqueue.keys
+    KEY_PART_BITS = 26          # as in lightqueue.queues.keys
     DIGIT_BITS = 11             # three of them are a hash
 
 

@@ -1,4 +1,4 @@
-# Part of _queues.pyx: one key of RocksDB for entries of neighbouring queues. What it is for is said in lightqueue.neighbours.
+# Part of _queues.pyx: one key of RocksDB for entries of neighbouring queues. What it is for is said in lightqueue.queues.neighbours.
 # A value is written short, as packs are, and looked at at full length: positions, bits, marks.
 
 cdef packed struct Position:        # how far the keys of a group know one of its queues
