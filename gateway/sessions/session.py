@@ -1,7 +1,7 @@
 """A client's session in this gateway: its subscriptions, and how far their messages have come.
 
-What must outlive the process is a change in the log (store.state.changes); this object is what the log says, plus what is
-only true while the client is connected: its link and a reader for each subscription.
+What must outlive the process is a change in the log (store.state.changes); this object is what the log says, plus
+what is only true while the client is connected: its link and a reader for each subscription.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class SessionOpened(Change, frozen=True):
 
     `holder` is the name of the peer that has the connection, empty for a gateway in the store's own process. `user`
     owns the session from now on, if no other one does; empty: an anonymous client. None: an older gateway did not say.
-    `renewed`: the client was told that there is no session, since records of it are lost (store.state.sessions.renewed).
+    `renewed`: the client was told that it has no session, as records of it are lost (store.state.sessions.renewed).
     """
 
     client_id: str
@@ -138,9 +138,9 @@ class PeerAppended(Change, frozen=True):
     `name`: a client's has its namespace in front, as a client identifier does; older stores left that out. `refused`
     are ranges (first, last) of those before that were not taken, as long as the peer may not know it. Where the record
     of a client's stands says where its messages do, and is remembered. `counted`: what of them counts for `user`, the
-    client's: bits of store.state.usage.Counted, the topic, its bytes, due_ms, and how far in front of this record it stands.
-    `owner`: the client's (user, namespace as in its Hello), to whom the name belongs; the user None: users
-    are not known there; None: a gateway's, or an older store did not say.
+    client's: bits of store.state.usage.Counted, the topic, its bytes, due_ms, and how far in front of this record it
+    stands. `owner`: the client's (user, namespace as in its Hello), to whom the name belongs; the user None: users are
+    not known there; None: a gateway's, or an older store did not say.
     """
 
     name: str

@@ -6,8 +6,8 @@ from store.wire.base import Count, Items, Name, TopicFilter, WireMessage
 
 
 class TakeMessage(WireMessage, frozen=True):
-    """A user publishes what may count for it: `wanted` are bits of store.state.usage.Counted. `size_bytes`: of topic and
-    payload."""
+    """A user publishes what may count for it: `wanted` are bits of store.state.usage.Counted. `size_bytes`: of
+    topic and payload."""
 
     user: Name
     wanted: Count

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import penstock
-from penstock.config.settings import SETTINGS
+from penstock.config.settings_tree import SETTINGS
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("gateway", "lightqueue", "loadtest", "notify", "penstock", "store")
