@@ -1,7 +1,7 @@
 """Quotas of users that the store counts: topics, retained and delayed messages, subscriptions, sessions.
 
-The store says how much there is and may be (notify.local.user_quotas). It is asked when something new is made, never for
-a message like the one before. While it is asked the client is not listened to.
+The store says how much there is and may be (notify.local.user_quotas). It is asked when something new is made, never
+for a message like the one before. While it is asked the client is not listened to.
 """
 
 from __future__ import annotations

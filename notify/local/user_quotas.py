@@ -2,7 +2,8 @@
 And how much all who are of one namespace may have together.
 
 What there is the log says (store.state.usage, store.state.sessions). What was granted and is not in the log so far is
-remembered for a moment, so that no more is granted than there may be. Who has too much is refused one more, and loses nothing.
+remembered for a moment, so that no more is granted than there may be. Who has too much is refused one more, and loses
+nothing.
 """
 
 from __future__ import annotations
