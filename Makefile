@@ -86,6 +86,7 @@ nightly-tests: packages install tests/interop/js/node_modules tests/kafka/jars t
 	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'nightly and not alone and not kafka' tests
 	$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup -m 'nightly and kafka and not alone' $(SERVERS)
 	$(PYTHON) -m pytest -m 'nightly and alone' tests
+	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup -m 'not nightly' --hypothesis-profile night tests/property
 
 bench: install
 	$(PYTHON) tests/bench/run.py

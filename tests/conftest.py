@@ -17,9 +17,10 @@ os.environ["PENSTOCK_CONSOLE__ENABLED"] = "false"
 # Where it is set, each of them would compile its modules anew, which takes as long as the rest of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-settings.register_profile("shared machine", deadline=None)  # a test is no benchmark
-settings.register_profile("quick", parent=settings.get_profile("shared machine"), max_examples=20)  # of 100; make quick
-settings.load_profile("shared machine")
+EXAMPLES = {"quick": 20, "day": 50, "night": 300}  # of each property: make quick, make test, make nightly
+for profile, examples in EXAMPLES.items():
+    settings.register_profile(profile, deadline=None, max_examples=examples)  # no deadline: a test is no benchmark
+settings.load_profile("day")
 
 
 @dataclass(frozen=True)

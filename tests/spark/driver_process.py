@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.server_process import ROOT
 
 TIMEOUT_S = 300
-KILLS = int(os.environ.get("PENSTOCK_SPARK_KILLS", "2"))
+KILLS = int(os.environ.get("PENSTOCK_SPARK_KILLS", "1"))
 """Of drivers, in a test; `make kill-spark` has 20."""
 
 

@@ -91,6 +91,7 @@ def test_kill_the_driver_under_load(
     assert drained(spark, tmp_path / "work") == [(number, number) for number in range(count)]
 
 
+@pytest.mark.nightly
 def test_kill_the_server_under_load_with_several_executors(
     spark: SparkSession, start_driver: Start, penstock_server: ServerFactory, tmp_path: Path
 ) -> None:
