@@ -79,6 +79,24 @@ class BackupUnusable(StoreError):
         super().__init__(f"{target}: {reason}; name a folder that `penstock store backup` has filled, or an empty one")
 
 
+class NoSuchCopy(StoreError):
+    """What another store wants to copy is not there any more: it begins again, with what is there by now."""
+
+
+class NotReplicated(StoreError):
+    """The store is none of a cluster."""
+
+    def __init__(self) -> None:
+        super().__init__("this store is none of a cluster, so no other one follows it: see store.replicated_log")
+
+
+class CopyDamaged(StoreError):
+    """What another store gave does not read back."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what} of the other store: {reason}; see there what `penstock store check` says")
+
+
 class UnknownFormat(StoreError):
     """A segment that a newer version wrote."""
 

@@ -27,3 +27,13 @@ class PartitionLost(PenstockError):
             f"store.replicated_log: topic {topic} of Kafka: {reason}; this store stops, and its log stays as it "
             'is: see "What to do where Kafka lost the log" in docs/cluster.md'
         )
+
+
+class NoStoreToCopy(PenstockError):
+    """There is no other store from which the log could be copied."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(
+            f"store.replicated_log: topic {topic} of Kafka does not have the beginning of the log, and {reason}: start "
+            "a store that has it, or bring its data folder back"
+        )

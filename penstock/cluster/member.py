@@ -29,17 +29,20 @@ from penstock.cluster.answers import (
     PartitionLeft,
     RecordsFetched,
 )
+from penstock.cluster.copying import CopyThread
 from penstock.cluster.errors import PartitionLost
 from penstock.cluster.fetching import FrameFetcher
 from penstock.cluster.producing import FrameProducer
-from penstock.cluster.progress import ProgressThread, StoreReport
+from penstock.cluster.progress import LookedAt, ProgressThread, StoreReport
 from penstock.cluster.topic import ReplicatedTopic, TopicAdmin
-from penstock.config.cluster_settings import ClusterSettings
+from penstock.config.settings import Settings
 from penstock.kafka_place import KafkaPlace
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, start_again
 from store.errors import NotLeading, ReplicationBehind, StoreError
+from store.log.copied import discard_copying
 from store.log.replicated import replicated_in
+from store.mending.taking import OwnLog
 from store.ratelimit import RateLimitedLog
 from store.replication.actions import (
     AcceptedTo,
@@ -53,10 +56,8 @@ from store.replication.actions import (
 )
 from store.replication.clocks import ReplicaTimes
 from store.replication.frames import Leader
-from store.replication.judging import ReplicaMark
 from store.replication.replica import Replica, ReplicaRole
 from store.replication.sending import SendLimits
-from store.settings import StoreSettings
 
 log = logging.getLogger("penstock.cluster")
 
@@ -69,14 +70,12 @@ KEEP_S: Final = 5.0
 class ClusterMember:
     """ClusterPart (penstock.servers.store_process) of this process, and TakesAppends of its log."""
 
-    def __init__(
-        self, settings: StoreSettings, cluster: ClusterSettings, place: KafkaPlace, topic: ReplicatedTopic, address: str
-    ) -> None:
-        """`address`: where users reach this store."""
-        self._settings = settings
+    def __init__(self, settings: Settings, place: KafkaPlace, topic: ReplicatedTopic) -> None:
+        cluster = settings.cluster
+        self._all_settings, self._settings = settings, settings.store
         self._place = place
         self._topic = topic
-        self._me = Leader(address, os.urandom(16))
+        self._me = Leader(cluster.address or settings.wire.listen, os.urandom(16))
         self._name, self._stores = cluster.name or socket.gethostname(), cluster.stores
         self._times = ReplicaTimes(cluster.failover_s)
         self._loop: asyncio.AbstractEventLoop
@@ -89,6 +88,8 @@ class ClusterMember:
         self._ticking: asyncio.Future[None]
         self._fault: Exception | None = None
         self._leads = asyncio.Event()
+        self._lacks_bytes = False  # that only another store has
+        self._has_fetched = False
         self._may_end = asyncio.Event()
         self._is_closed = False
         self._checked_s = 0.0
@@ -114,6 +115,9 @@ class ClusterMember:
                 await self._end_as_standby(replica)
                 return None
             self.tick()
+            if self._lacks_bytes:
+                await self._copy(stop)
+                return None
             standby.tick(time.monotonic())
         standby.log.taker = self
         if header := standby.log.not_accepted():
@@ -121,17 +125,35 @@ class ClusterMember:
             self.take(header)
         return standby.lead(replica.epoch)
 
+    async def _copy(self, stop: Stop) -> None:
+        """Copy the log of the store that leads, and start again with it; return if this store is to stop."""
+        self._close_kafka()
+        own = OwnLog(self._standby.opened.folder.log, self._standby.log.accepted)
+        announce("copies", self._me.address, topic=self._place.topic)
+        copying = CopyThread(self._all_settings, self._place, self._topic.id, self._name, own)
+        is_stopped = False
+        while not (copying.is_over or is_stopped):
+            is_stopped = await stop.or_tick()
+        copying.stop()
+        if copying.error is not None:
+            raise copying.error
+        if not is_stopped:
+            start_again()
+        self._standby.close()
+
     async def _end_as_standby(self, replica: Replica) -> None:
         self._do(replica.stop(time.monotonic()))
         await self._until_may_end()
         self._close_kafka()
         self._standby.close()
 
-    def _report(self) -> tuple[ReplicaMark, StoreReport]:
+    def _report(self) -> LookedAt:
         """For the thread that tells Kafka."""
-        mark = self._standby.log.keeper.kept
+        replicated = self._standby.log
+        mark = replicated.keeper.kept
         is_leading = self._replica.role is ReplicaRole.LEADER
-        return mark, StoreReport(self._me.address, is_leading, mark.epoch, mark.accepted)
+        report = StoreReport(self._me.address, is_leading, mark.epoch, mark.accepted)
+        return LookedAt(mark, report, replicated.given_offset)
 
     async def _keep_ticking(self) -> None:
         while not self._is_closed:
@@ -162,6 +184,7 @@ class ClusterMember:
                 asking = self._loop.run_in_executor(None, TopicAdmin(self._place).describe)
                 asking.add_done_callback(self._described_again)
             case RecordsFetched(records, is_end):
+                self._fetched_first()
                 self._act(lambda now_s: replica.fetched(now_s, records, is_end))
             case FetchUnanswered(reason):
                 self._events.warning("fetch", "Kafka does not answer: %s", reason)
@@ -169,10 +192,21 @@ class ClusterMember:
             case FetcherFailed(error):
                 self._fails(error)
             case PartitionLeft(position, first):
-                reason = f"it begins at offset {first}, and this store has read it up to {position}"
-                self._fails(PartitionLost(self._place.topic, reason))
+                self._lacks(f"it begins at offset {first}, and this store has read it up to {position}")
             case PartitionForeign(reason):
                 self._fails(PartitionLost(self._place.topic, reason))
+
+    def _fetched_first(self) -> None:
+        if not self._has_fetched:
+            self._has_fetched = True
+            discard_copying(self._settings.data)  # of a process that ended while it copied
+
+    def _lacks(self, reason: str) -> None:
+        """Only another store has what comes next. One that led begins again, as one that follows."""
+        log.warning("topic %s of Kafka: %s; the log of the store that leads is copied", self._place.topic, reason)
+        if self._replica.role is ReplicaRole.LEADER:
+            start_again()
+        self._lacks_bytes = True
 
     def _described_again(self, asked: asyncio.Future[ReplicatedTopic | None]) -> None:
         """The topic takes smaller records now, so its frames cannot be sent again as they are."""
@@ -183,7 +217,7 @@ class ClusterMember:
 
     def _act(self, ask: Callable[[float], list[ReplicaAction]]) -> None:
         """Ask the Replica, and do what it wants. What goes wrong with that ends the store."""
-        if self._is_closed or self._fault is not None:
+        if self._is_closed or self._lacks_bytes or self._fault is not None:
             return
         try:
             self._do(ask(time.monotonic()))

@@ -13,6 +13,4 @@ def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     place = replicated_place(settings)
     topic = check(TopicAdmin(place).describe(), place.topic, settings.store.accept_two_replicas)
-    address = settings.cluster.address or settings.wire.listen
-    member = ClusterMember(settings.store, settings.cluster, place, topic, address)
-    return store_process.serve(settings, member)
+    return store_process.serve(settings, ClusterMember(settings, place, topic))

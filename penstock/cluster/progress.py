@@ -31,6 +31,14 @@ class StoreReport(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     accepted: int  # log_offset up to which its log is on its disk, and accepted
 
 
+class LookedAt(NamedTuple):
+    """The mark that this store keeps, and what to say of it. `keep_from`: offset that a store which copies it needs."""
+
+    mark: ReplicaMark
+    report: StoreReport
+    keep_from: int | None
+
+
 class StoreProgress(NamedTuple):
     """One store, as it said last. `offset`: of the frame at its mark; -1: it has said nothing, or Kafka forgot it."""
 
@@ -88,9 +96,9 @@ class ProgressThread:
         place: KafkaPlace,
         name: str,
         stores: Sequence[str],
-        look: Callable[[], tuple[ReplicaMark, StoreReport]],
+        look: Callable[[], LookedAt],
     ) -> None:
-        """`look`: the mark that is kept, and what to say of this store; called by the thread."""
+        """`look` is called by the thread."""
         self._topic, self._stores, self._look = place.topic, stores, look
         self._progress = ClusterProgress(place)
         self._admin = TopicAdmin(place)
@@ -111,13 +119,14 @@ class ProgressThread:
                 self._events.warning("progress", "Kafka was not told how far this store is: %s", error)
 
     def _step(self) -> None:
-        mark, report = self._look()
+        mark, report, keep_from = self._look()
         if mark.offset < 0:
             return
         said = msgspec.json.encode(report).decode()
         self._consumer.commit(offsets=[TopicPartition(self._topic, 0, mark.offset, metadata=said)], asynchronous=False)
         if report.is_leading and self._stores:
-            self._delete(min(each.offset for each in self._progress.of(self._stores)))
+            offsets = [each.offset for each in self._progress.of(self._stores)]
+            self._delete(min(offsets if keep_from is None else [*offsets, keep_from]))
 
     def _delete(self, offset: int) -> None:
         """Delete what is in front of the frames at all marks, which stores read when they connect anew."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 from store.errors import FolderUnusable, unusable
 from store.files.segment import sync_folder
@@ -38,11 +39,9 @@ class MarkFile:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o640)
             if is_new:
                 sync_folder(folder)
-            found = [_decode(os.pread(self._fd, SLOT_BYTES, at)) for at in (0, SLOT_BYTES)]
+            self._number, self.mark, known = _newest(self._fd)
         except OSError as error:
             raise unusable(folder, error) from error
-        number, self.mark, known = max((slot for slot in found if slot is not None), default=(0, NOTHING_ACCEPTED, ""))
-        self._number = number
         if known not in ("", topic_id):
             os.close(self._fd)
             raise FolderUnusable(
@@ -61,6 +60,31 @@ class MarkFile:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+class KnownMark(NamedTuple):
+    """A mark, and the topic whose partition it is of."""
+
+    mark: ReplicaMark
+    topic_id: str
+
+
+def read_mark(folder: Path) -> KnownMark | None:
+    """The mark of a data folder, which may be in use; None: it is none of a cluster. Raises OSError."""
+    try:
+        fd = os.open(folder / MARK_FILE, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        _, mark, topic_id = _newest(fd)
+    finally:
+        os.close(fd)
+    return KnownMark(mark, topic_id)
+
+
+def _newest(fd: int) -> tuple[int, ReplicaMark, str]:
+    found = [_decode(os.pread(fd, SLOT_BYTES, at)) for at in (0, SLOT_BYTES)]
+    return max((slot for slot in found if slot is not None), default=(0, NOTHING_ACCEPTED, ""))
 
 
 def _encode(number: int, mark: ReplicaMark, topic_id: str) -> bytes:

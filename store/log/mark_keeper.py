@@ -35,6 +35,11 @@ class MarkKeeper:
         """The mark that a crash leaves."""
         return self._file.mark
 
+    @property
+    def newest(self) -> ReplicaMark:
+        """The mark that keep() was told last."""
+        return self._wanted
+
     def keep(self, mark: ReplicaMark) -> None:
         """Keep a mark soon, unless a later one comes first."""
         if mark is not self._wanted:

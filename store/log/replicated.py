@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from store.errors import FolderUnusable, NotLeading, PartitionUnusable, StoreError, unusable
 from store.files.folder import DataFolder
@@ -29,11 +29,16 @@ from store.files.segment import (
 from store.files.sums import forget_sum
 from store.log.api import OpenLog
 from store.log.commitlog import CommitLog
+from store.log.copied import finish_copy
 from store.log.mark_file import MarkFile
 from store.log.mark_keeper import MarkKeeper
 from store.records._records import RecordBatch, verify
 from store.replication.judging import ReplicaMark
 from store.settings import StoreSettings
+
+
+COPY_PATIENCE_S: Final = 60.0
+"""For so long after it was given a piece, a store that copies may take until it follows."""
 
 
 class TakesAppends(Protocol):
@@ -54,6 +59,8 @@ class ReplicatedLog(CommitLog):
         folder = data.log
         folder.mkdir(exist_ok=True)
         self.accepted = file.mark.accepted
+        self.topic_id = file.topic_id
+        self._given_s, self._given_offset = float("-inf"), 0
         try:
             cut_to(folder, self.accepted, settings.segment_bytes, _identity(file.topic_id))
         except OSError as error:
@@ -118,6 +125,18 @@ class ReplicatedLog(CommitLog):
         """Nothing is missing: what the index knows and this log has not, the partition has, or nobody accepted it."""
 
     # --- as the leader
+
+    def gives(self, mark: ReplicaMark) -> None:
+        """Another store copies the log, up to this mark."""
+        now_s = time.monotonic()
+        is_first = now_s > self._given_s + COPY_PATIENCE_S
+        self._given_offset = mark.offset if is_first else min(self._given_offset, mark.offset)
+        self._given_s = now_s
+
+    @property
+    def given_offset(self) -> int | None:
+        """Offset in the partition from which on a store that copies has to find it; None: none does. For any thread."""
+        return self._given_offset if time.monotonic() < self._given_s + COPY_PATIENCE_S else None
 
     def not_accepted(self) -> bytes:
         """The bytes behind `accepted`; of a new log, the header of its first segment."""
@@ -212,6 +231,7 @@ def replicated_in(topic_id: str) -> OpenLog:
     """Opens the log of a data folder whose cluster has its partition in the topic of that id."""
 
     def opens(data: DataFolder, settings: StoreSettings, on_safe: Callable[[], None]) -> ReplicatedLog:
+        finish_copy(data.path)
         return ReplicatedLog(data, settings, on_safe, MarkFile(data.path, topic_id))
 
     return opens

@@ -1,7 +1,8 @@
 """Backups of a data folder: made while a server runs on it, a segment at a time, and restored to any point.
 
     TARGET/backup.json           contents of the backup (BackupManifest); written last
-    TARGET/log/*.log             segments: sealed ones whole, the newest up to where the disk had confirmed it
+    TARGET/log/*.log             segments: sealed ones whole, the newest up to where the disk had confirmed it,
+                                 of a cluster's store up to what was accepted
     TARGET/index-checkpoint-N/   the index as of the log's beginning, if retention dropped segments
 
 A sealed segment never changes, so it is taken once, by a hard link on the same file system, else by a copy, and its
@@ -26,10 +27,11 @@ import msgspec
 
 from store.errors import BackupUnusable, FolderUnusable, NotOfThisLog
 from store.files.folder import CHECKPOINT, LOG, missing_above, sync_names
-from store.files.marks import read_marks, read_restored_from
+from store.files.marks import Slot, read_marks, read_restored_from
 from store.files.segment import HEADER_BYTES, READ_BYTES, SUFFIX, segment_path, sync_folder
 from store.files.sums import Sum, read_sums
 from store.log.index import fault_of
+from store.log.mark_file import read_mark
 from store.mending.foresight import Progress, silent
 from store.recovery.placing import File, would_place
 from store.recovery.salvage import salvage
@@ -130,11 +132,12 @@ def _backup(data: Path, target: Path, prune: bool, on_progress: Progress) -> Bac
     try:
         name = checkpoint.take(target, earlier.checkpoint if earlier else "")
         slot = read_marks(data / LOG) or slot
-        done = BackedUp(BackupManifest(FORMAT, slot.identity.hex(), slot.flushed, 0, [], name))
+        end = _confirmed(data, slot)
+        done = BackedUp(BackupManifest(FORMAT, slot.identity.hex(), end, 0, [], name))
         done.checkpoint_fault = checkpoint.fault
         segments = {kept.base: kept for kept in earlier.segments} if earlier else {}
         files = would_place(data / LOG).files
-        _take_segments(files, target, slot.flushed, segments, done, on_progress)
+        _take_segments(files, target, end, segments, done, on_progress)
         checkpoint.check()
     finally:
         checkpoint.close()
@@ -149,6 +152,15 @@ def _backup(data: Path, target: Path, prune: bool, on_progress: Progress) -> Bac
     _write_manifest(target, done.manifest)
     _clean(target, done.manifest)
     return done
+
+
+def _confirmed(data: Path, slot: Slot) -> int:
+    """log_offset up to which the disk has the log, and the cluster, if it is of one, has accepted it. Raises OSError.
+
+    A leader's disk may have more; another store may put other bytes there.
+    """
+    known = read_mark(data)
+    return slot.flushed if known is None else min(slot.flushed, known.mark.accepted)
 
 
 def _is_of_backup(name: str) -> bool:
@@ -186,12 +198,12 @@ def _take(file: File, path: Path, following: int | None, flushed: int, known: Ke
     is_linked = is_sealed and file.path.stat().st_size == end - file.base and _link(file.path, part)
     if not is_linked:
         _copy(file.path, part, end - file.base)
-    damaged = _damage_of(part, file.base, end, _known_sum(file, end, done))
+    damaged = damage_of(part, file.base, end, _known_sum(file, end, done))
     if damaged and known is not None:  # the backup may have intact bytes of the damaged range
         part.unlink()
         _copy(file.path, part, end - file.base)
         _copy(path, part, known.end - known.base)
-        damaged = _damage_of(part, file.base, end, _known_sum(file, end, done))
+        damaged = damage_of(part, file.base, end, _known_sum(file, end, done))
         is_linked = False
     done.damaged += damaged
     done.linked += is_linked
@@ -235,7 +247,7 @@ def _known_sum(file: File, end: int, done: BackedUp) -> Sum | None:
     return sums.of(file.base, end) if sums is not None and sums.identity.hex() == done.manifest.identity else None
 
 
-def _damage_of(path: Path, base: int, end: int, known: Sum | None) -> list[tuple[int, int]]:
+def damage_of(path: Path, base: int, end: int, known: Sum | None) -> list[tuple[int, int]]:
     """Ranges of log_offsets that are not valid; the whole segment if all records are valid but its sum differs."""
     digest = hashlib.sha256()
     fd = os.open(path, os.O_RDONLY)

@@ -5,6 +5,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
+from store.wire import copy_messages as of_copy
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import operator_messages as of_operator
@@ -485,4 +486,9 @@ KINDS = (
     Kind(148, of_tier.ServeTier, _OPERATOR, asked=True, records=True),
     Kind(149, of_tier.TierAsked, _STORE, asked=True),
     Kind(150, FollowingPast, _STORE, asked=True),
+    Kind(151, of_copy.AskCopy, _OPERATOR, asked=True),
+    Kind(152, of_copy.CopyOffered, _STORE, asked=True),
+    Kind(153, of_copy.CopySegment, _OPERATOR, asked=True),
+    Kind(154, of_copy.CopyCheckpoint, _OPERATOR, asked=True),
+    Kind(155, of_copy.CopyPiece, _STORE, asked=True),
 )

@@ -10,10 +10,10 @@ import pytest
 
 from penstock.sdk.errors import ClientError
 from penstock.sync import Client
-from tests.interop.test_replicated_stores import ClusterStore, Stores, url, wait_for
-from tests.interop.test_replicated_stores import kafka_cluster as kafka_cluster
-from tests.interop.test_replicated_stores import stores as stores
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_cluster import kafka_cluster as kafka_cluster
+from tests.support.replicated_stores import ClusterStore, ReplicatedStores, url, wait_for
+from tests.support.replicated_stores import stores as stores
 
 BEFORE = 300  # messages that are acknowledged before a fault
 BEHIND = 300  # and after it
@@ -25,7 +25,7 @@ NIGHTLY_FAULTS = 40
 class Publisher:
     """Publishes numbers one after another, to whichever store leads, and knows which were acknowledged."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: ReplicatedStores) -> None:
         self.acknowledged: list[int] = []
         self.gaps_s: list[float] = []  # between acknowledgements, where they are long
         self._stores = stores
@@ -70,7 +70,7 @@ def stored(leader: ClusterStore) -> list[int]:
 
 
 def go_through(
-    stores: Stores, fault: Callable[[ClusterStore], None], mend: Callable[[ClusterStore], None]
+    stores: ReplicatedStores, fault: Callable[[ClusterStore], None], mend: Callable[[ClusterStore], None]
 ) -> Publisher:
     """Publish through a fault of the leader; another store takes over, and the old leader follows it."""
     first = stores.start()
@@ -93,11 +93,11 @@ def go_through(
     return publisher
 
 
-def test_a_leader_that_is_killed(stores: Stores) -> None:
+def test_a_leader_that_is_killed(stores: ReplicatedStores) -> None:
     go_through(stores, ClusterStore.kill, ClusterStore.start)
 
 
-def test_a_leader_that_stands_still_and_wakes_up(stores: Stores) -> None:
+def test_a_leader_that_stands_still_and_wakes_up(stores: ReplicatedStores) -> None:
     def wake(store: ClusterStore) -> None:
         store.resume()
         wait_for(lambda: store.role == "follows", "it knows that it leads no more")
@@ -105,7 +105,7 @@ def test_a_leader_that_stands_still_and_wakes_up(stores: Stores) -> None:
     go_through(stores, ClusterStore.pause, wake)
 
 
-def test_kafka_is_away_and_comes_back(stores: Stores, kafka_cluster: KafkaCluster) -> None:
+def test_kafka_is_away_and_comes_back(stores: ReplicatedStores, kafka_cluster: KafkaCluster) -> None:
     """Longer than a standby waits: nobody takes over meanwhile, and all goes on without help."""
     first = stores.start()
     stores.leads(first)
@@ -133,7 +133,7 @@ def test_kafka_is_away_and_comes_back(stores: Stores, kafka_cluster: KafkaCluste
 
 
 @pytest.mark.nightly
-def test_forty_faults(stores: Stores, kafka_cluster: KafkaCluster) -> None:
+def test_forty_faults(stores: ReplicatedStores, kafka_cluster: KafkaCluster) -> None:
     """SIGKILL and SIGSTOP of whoever leads, of the standby, of the broker that leads the partition, and of two of them
     together.
     """

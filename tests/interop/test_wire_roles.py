@@ -24,6 +24,7 @@ from store.state.changes import (
     encode_change,
 )
 from store.state.consumer_work import ConsumerWork
+from store.wire import copy_messages as of_copy
 from store.wire import group_messages as of_group
 from store.wire import log_messages as of_log
 from store.wire import messages as wire
@@ -105,6 +106,9 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_operator.ShowGateway("gw", 0),
     of_operator.FiguresTold(1, of_operator.GatewayReport("1", 0, "", [], None)),
     of_tier.ServeTier(0),
+    of_copy.AskCopy(0),
+    of_copy.CopySegment(0, 0, 1),
+    of_copy.CopyCheckpoint("0123456789abcdef", "CURRENT", 0, 1),
 )
 OF_GATEWAYS = {
     *{"BanMade", "LoginsEnded", "ReadAt", "Claim", "Release", "Holds"},
@@ -126,7 +130,7 @@ OF_CLIENTS = {
 }
 OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters", "GroupWhere", "TellWork", "ListWork"}
 OF_OPERATORS = {"ShowServer", "TopicReaders", "DeadLetters", "SettleDeadLetter", "DescribeClient"}
-OF_OPERATORS |= {"ListGateways", "ShowGateway", "ServeTier"}
+OF_OPERATORS |= {"ListGateways", "ShowGateway", "ServeTier", "AskCopy", "CopySegment", "CopyCheckpoint"}
 OF_THE_STORE: tuple[WireMessage, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),
     wire.Refused("busy", ""),

@@ -7,6 +7,7 @@ from functools import partial
 
 from notify.limits import all_told
 from notify.requests import operator_requests
+from notify.requests.copy_requests import COPY_REQUESTS, CopyRequest, answer_copy
 from notify.requests.operator_requests import OperatorRequests
 from notify.server.handlers.connected import Connected, Handlers
 from store.wire.base import WireMessage
@@ -70,6 +71,13 @@ class OperatorHandlers:
             tier.answered(self, message.number, message.answer, bytes(frame.records))
         tier.serve(self, message.first, partial(self._connected.answer, frame.request_id), message.url)
 
+    def give_copy(self, frame: Frame, message: CopyRequest) -> None:
+        """The peer is another store of the cluster, which is to follow."""
+        connected = self._connected
+        answer = answer_copy(self._hub.messages, message, connected.room_bytes)
+        connected.figures.reads += 1
+        connected.answer(frame.request_id, answer)
+
     def lost(self) -> None:
         """The connection is gone."""
         self._hub.tier.left(self)
@@ -77,6 +85,7 @@ class OperatorHandlers:
 
 HANDLERS: Handlers = {
     **dict.fromkeys(operator_requests.REQUESTS, OperatorHandlers.do),
+    **dict.fromkeys(COPY_REQUESTS, OperatorHandlers.give_copy),
     ServeTier: OperatorHandlers.serve_tier,
     BanMade: OperatorHandlers.ban_made,
     LoginsEnded: OperatorHandlers.logins_ended,
