@@ -13,8 +13,8 @@ from store.wire.base import MOST_ITEMS, WireMessage
 from store.wire.copy_messages import AskCopy, CopiedMark, CopyCheckpoint, CopyOffered, CopyPiece, CopySegment
 from store.wire.messages import Failed, FailureCode
 
-PIECE_BYTES: Final = 1 << 20
-"""The most of one answer: some milliseconds of the store's loop."""
+PIECE_BYTES: Final = 256 << 10
+"""The most of one answer, so that it takes less than a millisecond of the loop where the pages are in memory."""
 BASE_BYTES: Final = 9
 """Of a segment in an answer, at most."""
 COPY_REQUESTS: Final = (AskCopy, CopySegment, CopyCheckpoint)

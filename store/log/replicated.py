@@ -36,7 +36,6 @@ from store.records._records import RecordBatch, verify
 from store.replication.judging import ReplicaMark
 from store.settings import StoreSettings
 
-
 COPY_PATIENCE_S: Final = 60.0
 """For so long after it was given a piece, a store that copies may take until it follows."""
 
