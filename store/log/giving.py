@@ -1,8 +1,8 @@
 """What a store that leads gives of its log to another one that is to follow: pieces of segments, and of the checkpoint.
 
-Nothing is kept for who copies, but Kafka's records behind the mark that it was given. What is accepted never changes, so
-a segment is read as it is by now. A checkpoint has a name by which one that was replaced meanwhile is known; what is gone
-is told by NoSuchCopy.
+Nothing is kept for who copies, but Kafka's records behind the mark that it was given. What is accepted never changes,
+so a segment is read as it is by now. A checkpoint has a name by which one that was replaced meanwhile is known; what is
+gone is told by NoSuchCopy.
 """
 
 from __future__ import annotations
