@@ -213,7 +213,7 @@ def test_without_a_tier_it_waits_and_others_go_on(store: StoreProcess, tier: Tie
         assert waiting.result() == expected
 
 
-@pytest.mark.parametrize("topic_filter", ["line/#", "+/1"])
+@pytest.mark.parametrize("topic_filter", ["line/#", pytest.param("+/1", marks=pytest.mark.nightly)])
 def test_what_retention_took_from_a_group_is_told(tmp_path: Path, place: TablePlace, topic_filter: str) -> None:
     """By a store that reads no tier; and of a filter whose queue the tier does not count."""
     policy = "disabled" if topic_filter == "line/#" else "not_in_log"

@@ -22,7 +22,7 @@ from tests.tier.tier_process import SMALL, wait_until
 DAY_S = 86_400
 
 
-@pytest.fixture(params=["serve", "apart"])
+@pytest.fixture(params=[pytest.param("serve", marks=pytest.mark.nightly), "apart"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PenstockServer]:
     settings = SMALL | {"tier.url": str(tmp_path / "fleet"), "tier.commit_s": 1}
     kind = ApartServer if request.param == "apart" else PenstockServer

@@ -22,7 +22,6 @@ from tests.tier.killers import BucketKiller, FolderKiller, Killer, Moment
 from tests.tier.logs import FIRST, START, plain_rows, with_a_gap
 from tests.tier.places import BUCKET
 
-pytestmark = pytest.mark.s3_by_day
 
 KILLS = 4
 STEPS = {"folder": 200, "s3": 160}
@@ -115,6 +114,7 @@ def test_each_message_is_there_once_after_kills(killer: Killer, kind: str, seed:
     kill(Writer(killer, seed), seed, STEPS[kind])
 
 
+@pytest.mark.parametrize("kind", ["folder", pytest.param("s3", marks=pytest.mark.nightly)], indirect=True)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_message_is_there_once_after_kills_of_merges(killer: Killer, kind: str, seed: int) -> None:
     writer = Writer(killer, seed, merges=True)

@@ -267,7 +267,7 @@ def test_a_client_is_told_of_what_was_dropped_before_it_was_written(
         tier.kill()
 
 
-@pytest.mark.parametrize("topic_filter", ["line/#", "+/1/temp"])
+@pytest.mark.parametrize("topic_filter", ["line/#", pytest.param("+/1/temp", marks=pytest.mark.nightly)])
 def test_a_replay_over_mqtt_is_told(tmp_path: Path, topic_filter: str) -> None:
     """By the user property, as of the log."""
     server = PenstockServer(tmp_path / "data", tmp_path / "log", ServeOptions({"flush": "sync"}, SMALL))
