@@ -22,7 +22,6 @@ from tests.tier.killers import BucketKiller, FolderKiller, Killer, Moment
 from tests.tier.logs import FIRST, START, plain_rows, with_a_gap
 from tests.tier.places import BUCKET
 
-
 KILLS = 4
 STEPS = {"folder": 200, "s3": 160}
 STEPS_OF_MERGES = {"folder": 370, "s3": 1030}
