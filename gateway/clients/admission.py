@@ -399,6 +399,13 @@ class Admission:
 
     # --- leaving, and being judged again
 
+    def taken_over(self, connection: Connection) -> None:
+        """Another process let it in; what that was by is judged again here."""
+        identity = connection.identity
+        connect = Connect(client_id=connection.client_id, username=connection.username)
+        if identity is None or self._expires(connection, identity, connect):
+            self.opened(connection)
+
     def opened(self, connection: Connection) -> None:
         """A client that came in is judged once more if what it was judged by was replaced meanwhile."""
         if not self.recognition.is_known(connection):

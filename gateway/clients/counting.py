@@ -171,6 +171,10 @@ class Counting:
         if not answered:
             connection.wait()
 
+    def came(self, session: Session) -> None:
+        """It was taken over from another process, with its subscriptions."""
+        self._changed.add(session)
+
     def unsubscribed(self, session: Session) -> None:
         """Some of its subscriptions are gone, or will be in a moment."""
         if session in self._live:

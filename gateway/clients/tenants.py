@@ -44,6 +44,12 @@ class Tenants:
         tenant.connections += 1
         return None
 
+    def enter_again(self, connection: Connection, namespace: str) -> None:
+        """Have a client be of the namespace of which another process found it to be."""
+        connection.tenant = self._tenant(namespace) if namespace else None
+        if connection.tenant is not None:
+            connection.tenant.connections += 1
+
     def left(self, connection: Connection) -> None:
         if connection.tenant is not None:
             connection.tenant.connections -= 1

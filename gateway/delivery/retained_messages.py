@@ -11,7 +11,7 @@ from gateway.delivery.retained_lookups import RetainedLookups
 from gateway.delivery.sys_topics import SysTopics
 from gateway.mqtt.packets import RetainHandling
 from gateway.sessions.core import Core
-from gateway.sessions.session import HeldMessage, RetainedBatch, Session
+from gateway.sessions.session import HeldMessage, MorePages, RetainedBatch, Session
 from notify.api import RetainedMessage, RetainedPage
 from notify.steps import in_steps
 from store.state.changes import SubscriptionState
@@ -58,6 +58,10 @@ class RetainedMessages:
             self._deliverer.room([session])
             self._turn.request()
 
+    def going_on(self, session: Session, more: MorePages) -> Callable[[], object]:
+        """What lists the next page, once it is called."""
+        return partial(self._soon, partial(self._next_retained, session, more.subscription, more.after, more.end))
+
     def _next_retained(self, session: Session, subscription: SubscriptionState, after: str, end: int) -> None:
         """One page after another, so that others have theirs in between."""
         if session.link is not None and not self._is_over(session, subscription):
@@ -89,7 +93,7 @@ class RetainedMessages:
         goes_on: Callable[[], object] | None = None
         if page.after is not None:
             session.listings += 1
-            goes_on = partial(self._soon, partial(self._next_retained, session, subscription, page.after, end))
+            goes_on = self.going_on(session, MorePages(subscription, page.after, end))
         messages = page.messages
         if subscription.no_local:
             client_id = session.client_id.encode()
@@ -98,6 +102,8 @@ class RetainedMessages:
             self._exchange.owe(session, _owed(subscription, messages))
         elif messages:
             lists = list(_lists(subscription, messages))
+            if page.after is not None:
+                lists[-1].more = MorePages(subscription, page.after, end)
             lists[-1].then, goes_on = goes_on, None  # what is not sent yet of other pages need not be known either
             self._exchange.put_off(session, lists)
         if goes_on is not None:

@@ -86,6 +86,37 @@ class SharedSubscriptions:
         for subscription in subscriptions:
             self.subscribe(session, subscription, LATEST, _nothing)
 
+    def take_over(self, session: Session, subscription: SubscriptionState) -> GroupSubscription[Session]:
+        """A session goes on that another process had; its seat is to be put into it, and what is in flight."""
+        share = GroupSubscription(session, subscription, group_of(subscription.topic_filter), self.has_work)
+        session.add_share(subscription.topic_filter, share)
+        self._shares[share] = None
+        self._count(share, 1)
+        return share
+
+    def handed_to(self, share: GroupSubscription[Session]) -> Callable[[LeasedMessages], None]:
+        """What takes the messages that its group hands it."""
+        return partial(self._handed, share)
+
+    def is_seated(self, share: GroupSubscription[Session], seat: GroupConsumer) -> None:
+        share.seat = seat
+        share.prompt = share.is_leaving or _is_awaited(seat.settings)
+        self.has_work(share)
+
+    def hold(self) -> None:
+        """Want nothing more, give back what was not sent, and tell what was acknowledged; until go_on()."""
+        for share in self._shares:
+            if share.seat is not None:
+                share.seat.stop()
+                share.is_wanting = False
+                self._give_back(share)
+                self._tell_acks(share)
+
+    def go_on(self) -> None:
+        """After hold()."""
+        for share in self._shares:
+            self.has_work(share)
+
     def _settings_of(self, name: str) -> GroupSettings:
         """Those of a group that is made here. No message of it becomes a dead letter."""
         strategy = self._strategies.get(namespace_of(name).plain_group(name), self._strategy)
@@ -113,9 +144,7 @@ class SharedSubscriptions:
             self._forget(share)
             then(seat or "its group is not to be had")
             return
-        share.seat = seat
-        share.prompt = share.is_leaving or _is_awaited(seat.settings)
-        self.has_work(share)
+        self.is_seated(share, seat)
         then("")
 
     def _forget(self, share: GroupSubscription[Session]) -> None:

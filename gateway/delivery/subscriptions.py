@@ -114,7 +114,7 @@ class Subscriptions:
         self._deliverer = deliverer
         self._replays = deliverer.replays
         self._shared = shared
-        self._retained = retained
+        self.retained = retained
         self._lookups = retained.lookups
         self._withdrawal = withdrawal
         self._judge_again = judge_again
@@ -222,7 +222,7 @@ class Subscriptions:
                 request.why = request.why or f"{topic_filter[:MOST_NAMED_CHARACTERS]}: {refusal[1]}"
         request.looked_at += len(wanted_now)
         states = [state for state, _ in granted]
-        wanted_retained = [state for state in states if self._retained.are_wanted(session, state)]
+        wanted_retained = [state for state in states if self.retained.are_wanted(session, state)]
         request.answered.number += len(states) + len(wanted_retained)
         if states and session.expiry_s:
             request.answered.number += 1
@@ -331,7 +331,7 @@ class Subscriptions:
         properties = Properties(reason_string=request.why or None)
         link.write(link.fitting(SubAck(request.subscribe.packet_id, tuple(request.answers), properties)))
         if request.pages:
-            self._retained.send(session, request.pages)
+            self.retained.send(session, request.pages)
         if link.waiting:
             self._soon(link.proceed)
 

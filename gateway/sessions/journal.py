@@ -80,6 +80,11 @@ class Journal:
         return not self._turn.batch.size and not self._waiting
 
     @property
+    def is_settled(self) -> bool:
+        """Quiet, and the log knows of every session that ended here."""
+        return self.quiet and not (self._to_tell or self._ends or self._then)
+
+    @property
     def max_delay_s(self) -> int:
         """Longest delay that a message may have."""
         return self._store.max_delay_s

@@ -63,6 +63,15 @@ class HeldMessage:
     is_shared: ClassVar[bool] = False  # as a Delivery is
 
 
+@dataclass(frozen=True, slots=True)
+class MorePages:
+    """Retained messages of topics behind `after` are to be listed, up to log_offset `end`."""
+
+    subscription: SubscriptionState
+    after: str
+    end: int
+
+
 @dataclass(slots=True, eq=False)
 class RetainedBatch:
     """Retained messages for a subscription that ends with its connection, so that the log does not have what was sent.
@@ -75,6 +84,7 @@ class RetainedBatch:
     subscription_ids: tuple[int, ...]
     topic_filter: str  # the subscription's
     then: Callable[[], object] | None = None  # once all of them are sent
+    more: MorePages | None = None  # what `then` does, as data
     sent: int = 0
     asked_from: int = 0
 
@@ -183,12 +193,16 @@ class Session:
         reader.position = followed.position
         reader.only_live = followed.only_live
         reader.since = reader.reached = start
+        self.put_reader(key, reader)
+        return reader
+
+    def put_reader(self, key: str, reader: Reader) -> None:
+        """Have it read for the session; `key`: the topic filter, with LIVE_BESIDE for the second reader of one."""
         if isinstance(self.readers, dict):
             self.readers[key] = reader
         else:
             self.readers = {**self.readers, key: reader} if self.readers else OneReader(key, reader)
         self._mark_alone(reader)
-        return reader
 
     def reader_of(self, queue: Queue, subscription: SubscriptionState) -> Reader:
         """One that reads a queue from its beginning as a subscription wants it."""

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
@@ -70,7 +70,8 @@ class Listener:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unread: set[ProxyHeader] = set()  # connections whose proxy has not sent its header
         most = self._settings.listener_max_connections or self._settings.max_connections
-        self._entrance = Entrance(most, address.namespace)
+        self.entrance = Entrance(most, address.namespace)
+        self._is_paused = False
         self._descriptors = first_of_operators()
         self._allowed = 0.0  # connections that may be accepted now
         self._allowed_at_s = self._loop.time()
@@ -88,8 +89,35 @@ class Listener:
                 f"{self.address}: cannot listen there ({reason}); stop what uses it or choose another "
                 f"{'path' if self.address.path else 'port'}"
             ) from error
+        self._begin()
+
+    def _begin(self) -> None:
         if not self.address.path:
             self.address = self.address.at_port(self._sockets[0].getsockname()[1])
+        for each in self._sockets:
+            self._listen(each)
+
+    def adopt(self, descriptors: Sequence[int]) -> None:
+        """Listen at sockets that another process listened at, once resume() is called. Raises OSError."""
+        self._is_paused = True
+        self._sockets = [socket.socket(fileno=each) for each in descriptors]
+        for each in self._sockets:
+            each.setblocking(False)
+        self._begin()
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Of the listening sockets."""
+        return [each.fileno() for each in self._sockets]
+
+    def pause(self) -> None:
+        """Accept no client until resume(): they wait in the system's queue."""
+        self._is_paused = True
+        for each in self._sockets:
+            self._loop.remove_reader(each)
+
+    def resume(self) -> None:
+        self._is_paused = False
         for each in self._sockets:
             self._listen(each)
 
@@ -131,7 +159,7 @@ class Listener:
     # --- accepting
 
     def _listen(self, listening: socket.socket) -> None:
-        if listening in self._sockets:
+        if listening in self._sockets and not self._is_paused:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _rest(self, listening: socket.socket, seconds: float) -> None:
@@ -169,7 +197,7 @@ class Listener:
             if self._is_kept_out(address) or self._is_one_too_many(address):
                 os.close(accepted)
                 continue
-            if len(self._unread) >= self._entrance.most:
+            if len(self._unread) >= self.entrance.most:
                 self._broker.core.events.warning("limit", "%s: refused, too many have sent no header yet", self.address)
                 self._connections.turned_away[LISTENER_MAX_CONNECTIONS] += 1
                 os.close(accepted)
@@ -245,7 +273,7 @@ class Listener:
         """The Connection of a new socket with its layers. `address`: of the client, if the transport does not
         keep it.
         """
-        connection = Connection(self._connections, self._entrance)
+        connection = Connection(self._connections, self.entrance)
         connection.left_from = address
         protocol: Above = connection
         settings = self._settings

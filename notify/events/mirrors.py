@@ -54,6 +54,17 @@ class Mirrors:
         mirror.spills = mirror.spills or spills
         return mirror.queue
 
+    def take_over(self, ref: int, mirror: Mirror) -> None:
+        """Another process followed this queue; nothing reads it here so far."""
+        self.by_ref[ref] = mirror
+        self.refs[mirror.queue] = ref
+        self.by_queue[mirror.queue] = mirror
+        self.watched.begin(mirror.queue)
+
+    def unread(self) -> list[Queue]:
+        """Those that nothing reads."""
+        return [queue for queue, mirror in self.by_queue.items() if not mirror.readers]
+
     def unfollow(self, queue: Queue) -> list[int] | None:
         """One reader less. If it was the last one: the refs to tell the store, as often as it was asked to follow.
 

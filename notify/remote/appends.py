@@ -66,6 +66,10 @@ class RemoteAppends:
             placed(answer.start + BATCH_HEADER_BYTES if answer.end else -1)
         self.safe_mark = sequence
 
+    def take_over(self, sequence: int) -> None:
+        """Another process made the Appends up to this one, and all are answered."""
+        self.mark = self.safe_mark = sequence
+
     def begin_anew(self, appended: int) -> int:
         """The store has given this gateway up, and has Appends up to `appended`. Returns the newest mark until now."""
         newest, self.mark = self.mark, appended

@@ -5,13 +5,14 @@ A store that was restarted knows no consumer: each is opened again, and what it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from notify.api import GroupConsumer, LeasedMessages, Receipt
-from store.errors import RequestRefused
+from notify.remote.handed import HandedConsumer
+from store.errors import RequestRefused, StoreAway
 from store.records._records import ranges_from
 from store.state.changes import GroupAdvanced
 from store.state.group_settings import LATEST, GroupSettings
@@ -51,6 +52,21 @@ class RemoteGroups:
         self.consumers[joined] = None
         joined.open()
 
+    def handed(self) -> list[HandedConsumer]:
+        """All consumers. Raises StoreAway if the store has not said of one that it may be."""
+        return [joined.handed() for joined in self.consumers]
+
+    def places(self) -> Mapping[GroupConsumer, int]:
+        """Of the consumers, as handed() has them."""
+        return {joined: place for place, joined in enumerate(self.consumers)}
+
+    def take_over(self, handed: HandedConsumer, handed_to: Callable[[LeasedMessages], None]) -> RemoteConsumer:
+        """A consumer that another process had."""
+        joined = RemoteConsumer(self, handed.request, handed_to, None)
+        joined.take_over(handed)
+        self.consumers[joined] = None
+        return joined
+
     def restart(self) -> None:
         """The store is another process now."""
         for joined in self.consumers:
@@ -71,20 +87,32 @@ class RemoteConsumer:
     """A consumer. It has no ref before the store has said that it may be one."""
 
     def __init__(
-        self, groups: RemoteGroups, request: wire.GroupOpen, handed: Callable[[LeasedMessages], None], then: Then
+        self,
+        groups: RemoteGroups,
+        request: wire.GroupOpen,
+        handed: Callable[[LeasedMessages], None],
+        then: Then | None,
     ) -> None:
         self.is_closed = False
         self.settings = GroupSettings()
         self._groups = groups
         self._request = request
         self._handed = handed
-        self._then: Then | None = then
+        self._then = then
         self._ref: int | None = None
         self._process = 0  # counts the stores that it was opened in
         self._wanted: tuple[int, int, int] | None = None
         self._unsettled: dict[int, tuple[list[wire.Receipt], Callable[[], None] | None]] = {}
         self._last_ack = 0
         self._seen = 0  # the last serial that came from the store
+
+    def handed(self) -> HandedConsumer:
+        if self._ref is None:
+            raise StoreAway(f"it has not said that {self._request.consumer} may consume {self._request.group}")
+        return HandedConsumer(ref=self._ref, request=self._request, settings=self.settings, seen=self._seen)
+
+    def take_over(self, handed: HandedConsumer) -> None:
+        self._ref, self.settings, self._seen = handed.ref, handed.settings, handed.seen
 
     def forget(self) -> None:
         """The store knows no such consumer."""

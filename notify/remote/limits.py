@@ -94,6 +94,10 @@ class RemoteQuotas:
             self.told_to = welcome.store_name
         return self._counted
 
+    def take_over(self, welcome: Welcome) -> None:
+        """What the store told another process."""
+        self._counted, self.told_to = Counted(welcome.counted), welcome.store_name
+
     def take_message(self, user: str, wanted: Counted, topic: bytes, size_bytes: int, then: MessageTaken) -> None:
         def answered(answer: Outcome, _: object) -> None:
             taken = answer if isinstance(answer, Taken) else Taken(0, "the store did not say whether it may")

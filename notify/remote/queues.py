@@ -9,8 +9,10 @@ from lightqueue.queues._queues import LIVE, Queue
 from lightqueue.queues.matching import any_of
 from lightqueue.reading.following import FROM_NOW, Followed
 from notify.api import EVENTS, NO_LISTENER, GatewayListener, RecordsAt, RetainedMessage, RetainedPage
+from notify.events.lookup import queue_named
 from notify.events.mirrors import Mirror, Mirrors, Recheck
 from notify.position_reads import Came, PositionReads
+from notify.remote.handed import HandedQueue, HandedStore
 from notify.remote.reads import RangeReads, records_there
 from store.records._records import Records
 from store.wire import messages as wire
@@ -206,6 +208,52 @@ class RemoteQueues:
         queue.ends_at(next_offset)
         self._grown[queue] = None
         return True
+
+    # --- another process
+
+    def handed(self) -> list[HandedQueue]:
+        """The queues that are followed."""
+        return [
+            HandedQueue(
+                ref=ref,
+                kind=mirror.queue.kind,
+                topic_filter=mirror.topic_filter,
+                history=mirror.history,
+                spills=mirror.spills,
+                followed=mirror.followed,
+                next_offset=mirror.queue.next_offset,
+                floor=mirror.floor,
+            )
+            for ref, mirror in self._mirrors.by_ref.items()
+        ]
+
+    def take_over(self, handed: HandedStore) -> None:
+        """Follow what another process followed, which nothing reads here so far."""
+        live_only = handed.welcome.live_only
+        self.is_live_only = any_of(live_only) if live_only else None
+        self.end, self.safe = handed.end, handed.safe
+        for each in handed.queues:
+            queue = queue_named(each.topic_filter, each.kind, each.next_offset)
+            mirror = Mirror(
+                queue, each.topic_filter, each.history, each.spills, followed=each.followed, floor=each.floor
+            )
+            self._mirrors.take_over(each.ref, mirror)
+
+    def ref_of(self, queue: Queue) -> int:
+        """Raises KeyError if the store knows no such queue, or was restarted since."""
+        return self._mirrors.refs[queue]
+
+    def taken(self, ref: int) -> Queue:
+        """A queue that was taken over, for one more reader. Raises KeyError."""
+        mirror = self._mirrors.by_ref[ref]
+        mirror.readers += 1
+        return mirror.queue
+
+    def drop_unread(self) -> None:
+        """Follow no more what was taken over and nothing reads."""
+        for queue in self._mirrors.unread():
+            self._mirrors.by_queue[queue].readers = 1
+            self.unfollow(queue)
 
     # --- connections
 

@@ -18,6 +18,7 @@ from notify.local.questions import judged
 from notify.owners import UNJUDGED, Claimant, ClaimDenied
 from notify.remote.appends import RemoteAppends
 from notify.remote.groups import OF_OLD_CONSUMERS, RemoteGroups
+from notify.remote.handed import HandedStore
 from notify.remote.limits import RemoteBans, RemotePace, RemoteQuotas
 from notify.remote.queues import OF_OLD_REFS, RemoteQueues
 from notify.remote.reads import RemoteHistory
@@ -27,12 +28,14 @@ from store.state.sessions import SessionState
 from store.wire import messages as wire
 from store.wire.client.requests import Outcome, PendingRequests, RequestRules
 from store.wire.frames import Frame
+from store.wire.group_messages import Pop
 from store.wire.messages import FailureCode, Welcome
 
 log = logging.getLogger("penstock.wire")
 
 ROUNDING_MS = 2  # the time was rounded down to a millisecond, by the store and here
 CONGESTED_BYTES = 8 << 20
+ASKED_AGAIN = (wire.Read, wire.ReadAt, Pop, wire.Check)  # by a process that takes over
 HEARTBEATS_OF_TRUST = 3  # less than a store waits for before it gives up on a silent gateway
 _decode_session = msgspec.msgpack.Decoder(SessionState).decode
 
@@ -72,11 +75,12 @@ class RemoteSessions:
         self._ask, self._tell = requests.ask, requests.tell
         self._is_trusted = is_trusted
         self._heard_end = heard_end
+        self.is_held = False  # nothing is to be delivered, since the sessions are about to be another process's
 
     @property
     def are_ours(self) -> bool:
         """A process that was stopped for long finds here, before anything else, that it may have been given up."""
-        return self._is_trusted()
+        return not self.is_held and self._is_trusted()
 
     def claim(
         self,
@@ -219,6 +223,47 @@ class RemoteStore:
         request.answered(answer, frame)
         self._requests.done(request)
         self.listener.wake()
+
+    # --- another process
+
+    def hold(self) -> None:
+        """Nothing is delivered to clients until go_on()."""
+        self.sessions.is_held = True
+
+    def go_on(self) -> None:
+        self.sessions.is_held = False
+
+    @property
+    def has_under_way(self) -> bool:
+        """Whether the store is away, or owes an answer to anything but what can be asked again by another process."""
+        return self.welcome is None or self._requests.owes_other_than(ASKED_AGAIN)
+
+    def ask_last(self, then: Callable[[], None]) -> None:
+        """Have `then` called once the store has dealt with all that it was told so far."""
+        self._requests.ask(wire.Check([]), lambda answer, frame: then())
+        self._send()
+
+    def handed(self) -> HandedStore:
+        """What another process needs to go on, once nothing is under way. Raises StoreAway."""
+        if self.welcome is None:
+            raise StoreAway(self.why_away or "there is no connection")
+        return HandedStore(
+            store_name=self._store_name,
+            sequence=self.appends.mark,
+            end=self.queues.end,
+            safe=self.queues.safe,
+            welcome=self.welcome,
+            queues=self.queues.handed(),
+            consumers=self.groups.handed(),
+        )
+
+    def take_over(self, handed: HandedStore) -> None:
+        """Go on where another process was, with the next connection."""
+        self._store_name, self.max_delay_s = handed.store_name, handed.welcome.max_delay_s
+        self.appends.take_over(handed.sequence)
+        self.appends.most_frame_bytes = handed.welcome.max_frame_bytes
+        self.queues.take_over(handed)
+        self.quotas.take_over(handed.welcome)
 
     # --- connections
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 
 from notify.links.address import StoreAddress
 from notify.links.tls import WANTS_CERTIFICATE, fault_of_store
 from notify.remote.store import RemoteStore
 from store.errors import HandshakeRefused
 from store.wire.client.asyncio_link import AsyncioLink, LinkTimes
-from store.wire.frames import Frame
+from store.wire.frames import Frame, encode
 from store.wire.handshake import VERSIONS
-from store.wire.messages import Hello, Pong, RefusedReason, Role, Welcome
+from store.wire.messages import Hello, Ping, Pong, RefusedReason, Role, Welcome
 from store.wire.sockets import widen
 
 log = logging.getLogger("penstock.wire")
@@ -46,6 +48,8 @@ class StoreLink(AsyncioLink):
         super().__init__(address, TIMES, log)
         self._gateway = Hello(list(VERSIONS), Role.GATEWAY, name, token)
         self._make_tls = tls
+        self.takes_over: Callable[[Welcome], None] | None = None
+        """Is told of the first Welcome, before anything comes of it; may raise WireError."""
         self.store = store_of(self)
 
     def _hello(self) -> Hello:
@@ -57,6 +61,9 @@ class StoreLink(AsyncioLink):
     def _connected(self, welcome: Welcome) -> None:
         self._why = "the connection was closed"
         self.store.heard_s = self._session.pinged_s
+        if self.takes_over is not None:
+            takes_over, self.takes_over = self.takes_over, None
+            takes_over(welcome)
         self.store.connected(welcome)
 
     def _received(self, frame: Frame) -> None:
@@ -104,6 +111,16 @@ class StoreLink(AsyncioLink):
         super().connection_lost(error)
         if self._session.welcome is not None:
             self.store.lost()
+
+    def beat_at_once(self) -> None:
+        """Say that this gateway is there, past the event loop, which is busy. Not with TLS, which only the loop has."""
+        transport = self._transport
+        if transport is None or transport.get_write_buffer_size() or transport.get_extra_info("sslcontext"):
+            return
+        plain_socket = transport.get_extra_info("socket")
+        if plain_socket is not None:
+            with suppress(OSError):  # a full buffer, or a connection that has ended
+                os.write(plain_socket.fileno(), encode(Ping()))
 
     def tick(self) -> None:
         """Call this several times a second: it sends heartbeats, and ends the connection of a silent store.

@@ -6,11 +6,16 @@ import asyncio
 import logging
 import os
 import secrets
+import signal
 import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 
 from gateway.auth.shared_attempts import SharedAttempts
 from gateway.broker import Broker
+from gateway.handover.moving import MovingIn, MovingOut
+from gateway.handover.state import HandOverRefused
 from gateway.observe.metrics import read_steps
 from notify.events.redis_lookup import RedisEntry
 from notify.links.address import StoreAddress
@@ -23,12 +28,17 @@ from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls, StoreTls
 from penstock.servers.facts import ProcessFacts
+from penstock.servers.handover.predecessor import Upgrade
+from penstock.servers.handover.successor import Successor, placed
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.servers.process import SUPERVISED, Stop, heed_hangup, run, tune_garbage_collection
 from penstock.tracing.opening import check_tracing, open_tracing
 from store.version import VERSION
 
 log = logging.getLogger("penstock")
+
+CONNECT_S = 3.0
+"""How long a process that takes over may take to connect to the store."""
 
 
 def serve(settings: Settings) -> int:
@@ -40,62 +50,80 @@ def serve(settings: Settings) -> int:
     tls = StoreTls(address, settings.gateway)
     check_exposed(settings)
     check_tracing(settings)
-    client_tls, judging = ClientTls(settings.gateway), AccessLoader(settings.auth)
-    return run(settings, lambda: _serve(settings, address, token, tls, client_tls, judging))
+    parts = GatewayParts(settings, address, token, tls, ClientTls(settings.gateway), AccessLoader(settings.auth))
+    return run(settings, lambda: _serve(parts))
 
 
-async def _serve(
-    settings: Settings,
-    address: StoreAddress,
-    token: str,
-    tls: StoreTls,
-    client_tls: ClientTls,
-    judging: AccessLoader,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class GatewayParts:
+    """What a gateway is made of before its loop runs."""
+
+    settings: Settings
+    address: StoreAddress
+    token: str
+    tls: StoreTls
+    client_tls: ClientTls
+    judging: AccessLoader
+
+
+class GatewayUpgrade:
+    """Whether another process takes over from this one; SIGUSR2 asks for it."""
+
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+        self._upgrade: Upgrade | None = None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._asked)
+
+    @property
+    def is_over(self) -> bool:
+        """Another process serves."""
+        return self._upgrade is not None and self._upgrade.is_over
+
+    def can_begin(self, name: str, link: StoreLink, broker: Broker, listeners: Listeners, listen: list[str]) -> None:
+        """From now on this gateway serves."""
+        if listeners.clients is not None and not os.environ.get(SUPERVISED):
+            moving = MovingOut(broker, link.store, listeners.open, listeners.clients)
+            self._upgrade = Upgrade(name, link, broker, moving, listeners.open, listen)
+
+    def _asked(self) -> None:
+        if self._upgrade is None:
+            log.warning("upgrade: this process cannot be replaced (it starts, or has a supervisor, or no epoll)")
+        else:
+            self._upgrade.ask(self._stop.end)
+
+
+async def _serve(gateway: GatewayParts) -> None:
     """Accept clients once the store is there; if it goes away later, they stay connected, and wait."""
+    settings, judging, client_tls, tls = gateway.settings, gateway.judging, gateway.client_tls, gateway.tls
     stop = Stop()
     heed_hangup(judging.reload, client_tls.reload, tls.reload)
+    upgrade, successor = GatewayUpgrade(stop), Successor.of_environment()
     judging.load()
-    loop = asyncio.get_running_loop()
-    name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
-    log.info("penstock %s gateway %s starting, store=%s", VERSION, name, address.url)
+    handed = successor.begin() if successor is not None else None
+    name = handed.name if handed is not None else f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
+    log.info("penstock %s gateway %s starting, store=%s", VERSION, name, gateway.address.url)
     say_who_may_connect(settings)
-    patience_s, cache_bytes = settings.gateway.store_patience_s, settings.gateway.range_cache_bytes
 
     broker: Broker | None = None
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
-        parts = open_tracing(settings, "gateway", closing)
-
-        def store_of(link: StoreLink) -> RemoteStore:
-            return parts.remote_store(patience_s, cache_bytes, link.flush, link.wake, loop.time)
-
-        link = StoreLink(address, name, token, tls.context if tls.is_set else None, store_of)
+        link = _link(gateway, name, closing)
         store = link.store
-        if settings.admin is not None:
-            closing.callback(open_gateway_admin(settings.admin, lambda: broker, lambda: None, store).close)
-        if settings.notify.events == "lookup" and settings.notify.redis_url:
-            redis = RedisEntry(settings.notify.redis_url, name, store.queues.watched, settings.notify.redis_lease_ms)
-            closing.push_async_callback(redis.close)
-            redis.start()
-        connecting = asyncio.create_task(link.run())
-        closing.push_async_callback(_end, link, connecting)
-        if await stop.or_event(link.welcomed):
-            return
-        supervised = os.environ.get(SUPERVISED, "")
-        audit, reopen_audit = open_audit(settings, closing, supervised, has_data_folder=bool(supervised))
-        for each in (client_tls, tls):
-            each.start(audit)
-        heed_hangup(judging.reload, client_tls.reload, tls.reload, reopen_audit)
-        access = judging.start(closing, audit)
-        if access is not None:
-            shared = SharedAttempts(access.attempts, store.bans.logins_ended, loop.time, loop.call_soon)
-            store.bans.count_logins = shared.take
-        broker = serving = Broker(store, settings.gateway, loop, access, settings.quota, audit)
-        closing.callback(serving.close)
-        serving.store_events.facts = _facts(settings, serving, store)
-        judging.on_reload(serving.judge_again)
-        client_tls.judges(serving.certified)
+        if handed is not None:
+            store.take_over(handed.store)
+
+        def open_admin() -> None:
+            if settings.admin is not None:
+                closing.callback(open_gateway_admin(settings.admin, lambda: broker, lambda: None, store).close)
+
+        if successor is None:
+            open_admin()
+        _enter_table(settings, name, store, upgrade, closing)
+        if successor is None:
+            _connect(link, upgrade, closing)
+            if await stop.or_event(link.welcomed):
+                return
+        broker = serving = _broker(gateway, store, closing)
 
         def tick() -> None:
             link.tick()
@@ -105,11 +133,116 @@ async def _serve(
             serving.tick()
 
         listeners = Listeners(broker, client_tls)
-        closing.push_async_callback(listeners.close, stop, tick, others=True)
-        await listeners.bind(settings.gateway.listen)
+        if successor is not None:
+            moving = await _take_over(gateway, successor, serving, store, listeners)
+            _connect(link, upgrade, closing)
+            await _take_place(successor, link, moving, listeners)
+        closing.push_async_callback(_close, listeners, stop, tick, upgrade)
+        if successor is None:
+            await listeners.bind(settings.gateway.listen)
         tune_garbage_collection()
-        listeners.say_ready(store=address.url)
+        listeners.say_ready(store=gateway.address.url)
+        upgrade.can_begin(name, link, broker, listeners, list(settings.gateway.listen))
+        if successor is not None:
+            alone = asyncio.create_task(successor.is_alone())
+            alone.add_done_callback(lambda _: open_admin())
         await stop.tick(tick)
+
+
+def _link(gateway: GatewayParts, name: str, closing: AsyncExitStack) -> StoreLink:
+    """The connection to the store, which is not made so far."""
+    settings = gateway.settings
+    parts = open_tracing(settings, "gateway", closing)
+    patience_s, cache_bytes = settings.gateway.store_patience_s, settings.gateway.range_cache_bytes
+    clock = asyncio.get_running_loop().time
+
+    def store_of(link: StoreLink) -> RemoteStore:
+        return parts.remote_store(patience_s, cache_bytes, link.flush, link.wake, clock)
+
+    return StoreLink(
+        gateway.address, name, gateway.token, gateway.tls.context if gateway.tls.is_set else None, store_of
+    )
+
+
+def _enter_table(
+    settings: Settings, name: str, store: RemoteStore, upgrade: GatewayUpgrade, closing: AsyncExitStack
+) -> None:
+    """Have stores find in Redis what this gateway follows. Whoever takes over has the same entry."""
+    if settings.notify.events != "lookup" or not settings.notify.redis_url:
+        return
+    redis = RedisEntry(settings.notify.redis_url, name, store.queues.watched, settings.notify.redis_lease_ms)
+
+    async def close() -> None:
+        if not upgrade.is_over:
+            await redis.close()
+
+    closing.push_async_callback(close)
+    redis.start()
+
+
+def _connect(link: StoreLink, upgrade: GatewayUpgrade, closing: AsyncExitStack) -> None:
+    closing.push_async_callback(_end, link, asyncio.create_task(link.run()), upgrade)
+
+
+def _broker(gateway: GatewayParts, store: RemoteStore, closing: AsyncExitStack) -> Broker:
+    settings, judging, client_tls, tls = gateway.settings, gateway.judging, gateway.client_tls, gateway.tls
+    loop = asyncio.get_running_loop()
+    supervised = os.environ.get(SUPERVISED, "")
+    audit, reopen_audit = open_audit(settings, closing, supervised, has_data_folder=bool(supervised))
+    for each in (client_tls, tls):
+        each.start(audit)
+    heed_hangup(judging.reload, client_tls.reload, tls.reload, reopen_audit)
+    access = judging.start(closing, audit)
+    if access is not None:
+        shared = SharedAttempts(access.attempts, store.bans.logins_ended, loop.time, loop.call_soon)
+        store.bans.count_logins = shared.take
+    broker = Broker(store, settings.gateway, loop, access, settings.quota, audit)
+    closing.callback(broker.close)
+    broker.store_events.facts = _facts(settings, broker, store)
+    judging.on_reload(broker.judge_again)
+    client_tls.judges(broker.certified)
+    return broker
+
+
+async def _take_over(
+    gateway: GatewayParts, successor: Successor, broker: Broker, store: RemoteStore, listeners: Listeners
+) -> MovingIn:
+    """Take what the old process has, without reading or writing any of it. Raises HandOverFailed."""
+    handed, listen = successor.gateway, gateway.settings.gateway.listen
+    assert handed is not None
+    sockets = successor.take_listeners(len(handed.listen))
+    await listeners.adopt(listen, {url: sockets[place] for place, url in enumerate(handed.listen)})
+    try:
+        in_their_order = placed(listeners.open, list(listen), handed.listen)
+    except HandOverRefused as error:
+        successor.refuse(str(error))
+    if listeners.clients is None:
+        successor.refuse("this system has no epoll")
+    consumers = handed.store.consumers
+    moving = MovingIn(
+        broker,
+        in_their_order,
+        listeners.clients,
+        store.queues.taken,
+        lambda place, handed_to: store.groups.take_over(consumers[place], handed_to),
+    )
+    successor.take_connections(moving)
+    return moving
+
+
+async def _take_place(successor: Successor, link: StoreLink, moving: MovingIn, listeners: Listeners) -> None:
+    """Connect to the store in the old process's place, and serve. Raises HandOverFailed."""
+    link.takes_over = successor.serves
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            await link.welcomed.wait()
+    except TimeoutError:
+        successor.refuse("the store cannot be reached")
+    count = len(moving)
+    moving.begin()
+    link.store.queues.drop_unread()
+    listeners.begin()
+    log.info("took over %d connections", count)
 
 
 def _facts(settings: Settings, broker: Broker, store: RemoteStore) -> ProcessFacts:
@@ -117,8 +250,14 @@ def _facts(settings: Settings, broker: Broker, store: RemoteStore) -> ProcessFac
     return ProcessFacts(settings, lambda: read_steps(broker, None, store), broker.unready, lambda: "")
 
 
-async def _end(link: StoreLink, connecting: asyncio.Task[None]) -> None:
-    link.goodbye("the gateway stops")
+async def _close(listeners: Listeners, stop: Stop, tick: Callable[[], object], upgrade: GatewayUpgrade) -> None:
+    if not upgrade.is_over:
+        await listeners.close(stop, tick, others=True)
+
+
+async def _end(link: StoreLink, connecting: asyncio.Task[None], upgrade: GatewayUpgrade) -> None:
+    if not upgrade.is_over:
+        link.goodbye("the gateway stops")
     connecting.cancel()
     with suppress(asyncio.CancelledError):
         await connecting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.auth.settings import is_auth_configured
@@ -12,6 +12,7 @@ from gateway.broker import Broker
 from gateway.listen_address import ListenAddress, check_exposure
 from gateway.mqtt._mqtt import HAS_EPOLL, Sockets
 from gateway.mqtt.reason_codes import ReasonCode
+from gateway.transport.client_sockets import ClientSockets
 from gateway.transport.listener import Listener
 from gateway.transport.tls import InTurn
 from notify.remote.store import RemoteStore
@@ -93,27 +94,51 @@ class Listeners:
     def __init__(self, broker: Broker, tls: ClientTls) -> None:
         self._broker = broker
         self._tls = tls
-        self._open: list[Listener] = []
+        self._loop = loop = asyncio.get_running_loop()
+        self._in_turn = InTurn(loop.call_soon)
+        self.open: list[Listener] = []
+        self.clients: ClientSockets | None = None  # None: there is no epoll, so the loop serves them
+        if HAS_EPOLL:
+            self.clients = ClientSockets(Sockets(broker.turn, broker.connections.read_buffer, loop.call_soon), loop)
 
     async def bind(self, urls: tuple[str, ...]) -> None:
         """Accept clients from now on. Raises ListenError."""
-        loop = asyncio.get_running_loop()
-        in_turn = InTurn(loop.call_soon)
-        context = self._tls.context if self._tls.is_set else None
-        clients = (
-            Sockets(self._broker.turn, self._broker.connections.read_buffer, loop.call_soon) if HAS_EPOLL else None
-        )
-        if clients is not None:
-            loop.add_reader(clients.fileno(), clients.look)
+        if self.clients is not None:
+            self.clients.start()
         for url in urls:
-            listener = Listener(self._broker, ListenAddress.parse(url), context, in_turn, clients)
+            listener = self._listener(url)
             await listener.open()
-            self._open.append(listener)
+            self.open.append(listener)
+        self._broker.listening()
+
+    def _listener(self, url: str) -> Listener:
+        context = self._tls.context if self._tls.is_set else None
+        sockets = self.clients.sockets if self.clients is not None else None
+        return Listener(self._broker, ListenAddress.parse(url), context, self._in_turn, sockets)
+
+    async def adopt(self, urls: tuple[str, ...], handed: Mapping[str, Sequence[int]]) -> None:
+        """Listen where another process did, and at addresses that are new; accept no client before begin().
+
+        Raises ListenError or OSError.
+        """
+        for url in urls:
+            listener = self._listener(url)
+            listener.pause()
+            if url in handed:
+                listener.adopt(handed[url])
+            else:
+                await listener.open()
+            self.open.append(listener)
+
+    def begin(self) -> None:
+        """Accept clients, after adopt()."""
+        for listener in self.open:
+            listener.resume()
         self._broker.listening()
 
     def say_ready(self, **where: object) -> None:
         """Print the lines that scripts wait for; `where` names the store behind the gateway."""
-        for listener in self._open:
+        for listener in self.open:
             announce("ready", str(listener.address), **where)
 
     async def close(self, stop: Stop, tick: Callable[[], object], others: bool = False) -> None:
@@ -121,7 +146,7 @@ class Listeners:
 
         `tick` is called several times a second meanwhile.
         """
-        for listener in self._open:
+        for listener in self.open:
             listener.close()
         broker = self._broker
         if others and not stop.of_all:

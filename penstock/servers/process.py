@@ -118,6 +118,10 @@ class Stop:
         self.of_all = True
         self._stopped.set()
 
+    def end(self) -> None:
+        """End this process: another one has taken over what it did."""
+        self._stopped.set()
+
     async def or_tick(self) -> bool:
         """Wait for TICK_S at most. True once the process should stop."""
         try:

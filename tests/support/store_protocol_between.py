@@ -38,9 +38,19 @@ class WireBetween:
         self.is_slow = False  # each frame to the gateway arrives in a loop turn of its own
         self._under_way: deque[Frame] = deque()  # to the gateway
         self._starts = 0
-        self.gateway = RemoteStore(patience_s, CACHE_BYTES, self._wake, self._wake, loop.time)
+        self._patience_s = patience_s
+        self.gateway = self._gateway()
         self.begin(hub)
         self.connect()
+
+    def _gateway(self) -> RemoteStore:
+        return RemoteStore(self._patience_s, CACHE_BYTES, self._wake, self._wake, self._loop.time)
+
+    def replace_gateway(self) -> RemoteStore:
+        """Another process is to have the gateway's name, once connect() is called."""
+        self.cut()
+        self.gateway = self._gateway()
+        return self.gateway
 
     def begin(self, hub: Hub) -> None:
         """Another process has the store from now on."""

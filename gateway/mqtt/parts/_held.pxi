@@ -80,6 +80,18 @@ cdef class Held:
             break
         return total
 
+    cdef bytes copy(self):
+        """All of it."""
+        cdef list parts = []
+        cdef size_t start = self.start
+        for chunk in self.chunks:
+            if isinstance(chunk, bytearray):
+                parts.append(bytes(chunk))
+            else:
+                parts.append(PyBytes_FromStringAndSize((<Block>chunk).at + start, (<Block>chunk).size - start))
+            start = 0
+        return b"".join(parts)
+
     cdef int copy_rest(self) except -1:
         """Let go of a Block of which less than half is left, so that no more is kept than twice what counts."""
         cdef Block block

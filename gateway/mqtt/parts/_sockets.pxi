@@ -393,6 +393,27 @@ cdef class SocketTransport:
     def is_reading(self):
         return bool(self.reading)
 
+    def held_bytes(self):
+        """A copy of what was written and not taken by the system so far."""
+        return self.held.copy() if self.held is not None else b""
+
+    def hold_back(self, bytes data not None):
+        """Send this first, once the socket is looked at: nothing is sent by this call."""
+        if data and not self.lost:
+            self.held = Held()
+            self.held.add(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+            self.sockets.held_bytes += PyBytes_GET_SIZE(data)
+            self.watch_again()
+            self.pause_if_full()
+
+    def forget(self):
+        """Take the socket out of epoll, so that it can be given to another process."""
+        self.watch(0)
+
+    def look_again(self):
+        """Put it into epoll again."""
+        self.watch_again()
+
     def can_write_eof(self):
         return True
 

@@ -80,6 +80,11 @@ class PendingRequests:
     def __len__(self) -> int:
         return len(self.to_send) + len(self._windowed_to_send) + len(self._unanswered)
 
+    def owes_other_than(self, kinds: tuple[type[WireMessage], ...]) -> bool:
+        """Whether something waits to be sent, or for an answer, that is of none of these kinds."""
+        waiting = (*self.to_send, *self._windowed_to_send, *self._unanswered.values())
+        return bool(self._told) or any(not isinstance(request.message, kinds) for request in waiting)
+
     @property
     def has_window(self) -> bool:
         """Whether one more windowed request would be sent now, and not wait here."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.handover.state import decode_batch, encode_batch, version_of
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import (
     ENTRY_BYTES,
@@ -104,6 +105,25 @@ def test_frames_of_a_replicated_log() -> None:
     ]
     assert judge.leader == Leader("store-1:7700", bytes(range(16)))
     assert [each.frame.encode() for each in read] == lines
+
+
+def test_state_of_a_hand_over() -> None:
+    """Recorded with version 1: every later release that says version 1 reads it."""
+    data = b"".join(vector("handed connections"))
+    assert version_of(data) == 1
+    (connection,) = decode_batch(data)
+    session = connection.session
+    assert session is not None
+    assert (connection.rest, connection.aliases_out, connection.aliases_in) == (
+        b"2\x0b",
+        [(b"line/7", 1)],
+        {2: "from/7"},
+    )
+    assert (session.client_id, session.inflight[:2], session.received) == ("device-7", b"\x03\0", [9])
+    assert [(each.packet_id, each.qos, each.released) for each in session.held] == [(4, 2, True)]
+    assert [(each.ref, each.topic_filter, each.position) for each in session.readers] == [(1, "line/7", 12)]
+    assert session.will == WillState("gone/7", b"bye", 1, False, b"", 5)
+    assert encode_batch([connection]) == data
 
 
 def test_gap() -> None:

@@ -1,0 +1,90 @@
+"""A gateway that is replaced by another process: who serves now, what its log says, and the end of all of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from loadtest.chaos.part import Part
+
+PATIENCE_S = 90
+
+
+class UpgradedGateway(Part):
+    """Its settings are in a file, so that the next process may have others."""
+
+    def __init__(self, folder: Path, store_url: str, port: int, **settings: object) -> None:
+        self._config = folder / "gateway.toml"
+        self._port = port
+        self._seen: list[int] = []
+        self.configure(store_url)
+        self.pid = 0
+        super().__init__(folder / "gateway.log", ["gateway", "--config", str(self._config)], settings)
+
+    def start(self) -> None:
+        super().start()
+        self.pid = self.process.pid
+        self._seen.append(self.pid)
+
+    def configure(self, store_url: str, *more: str) -> None:
+        """What the next process reads. `more`: further addresses to listen at; `-` in place of the first: not there."""
+        urls = [f"mqtt://127.0.0.1:{self._port}", *more]
+        if more[:1] == ("-",):
+            urls = list(more[1:])
+        listen = ", ".join(f'"{url}"' for url in urls)
+        self._config.write_text(f'[gateway]\nstore = "{store_url}"\nlisten = [{listen}]\n')
+
+    def said(self, pattern: str) -> list[str]:
+        return re.findall(pattern, self.log_text())
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, self.log_text()[-3_000:]
+            time.sleep(0.01)
+
+    def ask(self) -> None:
+        """Ask for an upgrade, and do not wait."""
+        os.kill(self.pid, signal.SIGUSR2)
+
+    def next_process(self) -> int:
+        """The process that was started to be the next one."""
+        self.wait_for(lambda: psutil.Process(self.pid).children())
+        (child,) = psutil.Process(self.pid).children()
+        self._seen.append(child.pid)
+        return int(child.pid)
+
+    def upgrade(self) -> None:
+        """Wait until another process serves, and this one is gone."""
+        before = len(self.said(r"process \d+ serves"))
+        self.ask()
+        self.wait_for(lambda: len(self.said(r"process \d+ serves")) > before)
+        old, self.pid = self.pid, int(self.said(r"process (\d+) serves")[-1])
+        self._seen.append(self.pid)
+        self.wait_for(lambda: self._is_gone(old))
+
+    def fails(self, *steps: Callable[[], object]) -> str:
+        """An upgrade after which this process goes on; `steps`: what is done meanwhile. Returns what it says."""
+        before = len(self.said(r"this process goes on"))
+        self.ask()
+        for step in steps:
+            step()
+        self.wait_for(lambda: len(self.said(r"this process goes on")) > before)
+        return self.said(r"upgrade: (.*); this process goes on")[-1]
+
+    def kill(self) -> None:
+        for pid in self._seen:
+            if not self._is_gone(pid):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def _is_gone(self, pid: int) -> bool:
+        if pid == self.process.pid:
+            return self.process.poll() is not None
+        return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

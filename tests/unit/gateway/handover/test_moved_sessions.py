@@ -1,0 +1,231 @@
+"""Sessions go on in another gateway process as if nothing had been: it has their state, and the old one's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.broker import Broker
+from gateway.handover.connections import handed_connection, put_into_connection
+from gateway.handover.sessions import SessionParts, has_under_way, taken_session
+from gateway.handover.state import HandedConnection, decode_batch, encode_batch
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel, QoS, Will
+from gateway.mqtt.properties import Properties
+from gateway.sessions.connection import Connection, Entrance, Phase
+from notify.remote.handed import HandedStore
+from tests.support.mqtt_bench import MOST_CLIENTS, Bench, Client, WallClock
+
+WINDOW = 3
+
+
+@pytest.fixture
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    bench = Bench(tmp_path, WallClock(monkeypatch), apart=True)
+    yield bench
+    bench.close()
+
+
+def hand_over(bench: Bench, *clients: Client) -> None:
+    """Have another gateway process take all connections, over the same store."""
+    assert bench.wire is not None
+    old = bench.wire.gateway
+    old.hold()
+    bench.broker.shared.hold()
+    bench.run()
+    assert bench.broker.journal.is_settled
+    assert not old.has_under_way
+    places = old.groups.places()
+    packed = []
+    for client in clients:
+        assert not has_under_way(client.connection.session)
+        packed.append(handed_connection(client.connection, 0, old.queues.ref_of, places.__getitem__))
+    store = msgspec.msgpack.decode(msgspec.msgpack.encode(old.handed()), type=HandedStore)
+    _go_on(bench, store, decode_batch(encode_batch(packed)), clients)
+
+
+def _go_on(bench: Bench, state: HandedStore, connections: list[HandedConnection], clients: tuple[Client, ...]) -> None:
+    assert bench.wire is not None
+    store = bench.wire.replace_gateway()
+    store.take_over(state)
+    bench.broker = broker = Broker(store, bench.settings, bench.loop)
+    parts = SessionParts(
+        broker.deliverer,
+        broker.shared,
+        broker.subscriptions.retained,
+        store.queues.taken,
+        lambda place, handed_to: store.groups.take_over(state.consumers[place], handed_to),
+    )
+    for client, handed in zip(clients, connections, strict=True):
+        client.connection = connection = Connection(broker.connections, Entrance(MOST_CLIENTS))
+        connection.connection_made(client.transport)
+        connection.enter(Phase.OPEN)
+        connection.max_packet_in = bench.settings.maximum_packet_size_bytes
+        assert handed.session is not None
+        session = taken_session(handed.session, connection, parts)
+        broker.registry.sessions[session.client_id] = session
+        broker.connections.table.opened(connection)
+        put_into_connection(handed, connection)
+        assert not client.transport.closed
+    bench.wire.connect()
+    store.queues.drop_unread()
+    broker.deliverer.room(list(broker.registry.sessions.values()))
+    broker.shared.go_on()
+    broker.turn.request()
+    bench.run()
+
+
+def ids(packets: list[Publish]) -> list[int]:
+    return [each.packet_id or 0 for each in packets]
+
+
+def test_nothing_is_lost_doubled_or_sent_again(apart: Bench) -> None:
+    publisher, reader = apart.connect("p"), apart.durable("r")
+    for qos, topic in enumerate("abc"):
+        reader.subscribe(topic, qos=qos)
+        publisher.publish_whole(topic, b"before", qos=2)
+    before = reader.messages()
+    assert [int(each.qos) for each in before] == [0, 1, 2]
+    hand_over(apart, publisher, reader)
+    assert not reader.received()
+    for topic in "abc":
+        publisher.publish_whole(topic, b"after", qos=2)
+    after = reader.messages()
+    assert [(each.topic_name, each.payload, each.dup) for each in after] == [(t, b"after", False) for t in "abc"]
+    assert not set(ids(after[1:])) & set(ids(before[1:]))
+    one, two = ids(before[1:])
+    reader.send(PubAck(one), PubRec(two))
+    assert reader.received() == [PubRel(two)]
+    hand_over(apart, publisher, reader)
+    reader.send(PubComp(two))
+    reader.lose()
+    again = apart.durable("r").messages()
+    assert [(each.payload, each.packet_id, each.dup) for each in again] == [
+        (b"after", id_, True) for id_ in ids(after)[1:]
+    ]
+
+
+def test_a_publish_of_qos_2_is_stored_once(apart: Bench) -> None:
+    publisher = apart.connect("p")
+    packet_id = publisher.publish("t", b"once", qos=2) or 0
+    assert publisher.one(PubRec) == PubRec(packet_id)
+    hand_over(apart, publisher)
+    publisher.send(Publish("t", b"once", QoS.EXACTLY_ONCE, dup=True, packet_id=packet_id))
+    assert publisher.one(PubRec) == PubRec(packet_id)
+    publisher.send(PubRel(packet_id))
+    assert publisher.one(PubComp) == PubComp(packet_id)
+    assert [each.payload for each in apart.stored()] == [b"once"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_full_window_goes_on_with_the_next_message(apart: Bench, qos: int) -> None:
+    reader, publisher = apart.connect("r", receive_maximum=WINDOW), apart.connect("p")
+    reader.subscribe("t", qos=qos)
+    for number in range(8):
+        publisher.publish_whole("t", b"%d" % number, qos=2)
+    sent = reader.messages()
+    assert len(sent) == WINDOW
+    hand_over(apart, reader, publisher)
+    for each in sent:
+        reader.send(PubAck(each.packet_id or 0) if qos == 1 else PubRec(each.packet_id or 0))
+        if qos == 2:
+            reader.first(PubRel)
+            reader.send(PubComp(each.packet_id or 0))
+    assert reader.take() == [b"%d" % number for number in range(WINDOW, 8)]
+
+
+def test_the_rest_of_a_packet_comes_to_the_other_process(apart: Bench) -> None:
+    client = apart.connect("c")
+    packet = encode(client.publish_packet("t", b"payload", 1), 5)
+    client.send_bytes(packet[:-3])
+    hand_over(apart, client)
+    client.send_bytes(packet[-3:])
+    assert client.one(PubAck).reason_code == 0
+    assert [each.payload for each in apart.stored()] == [b"payload"]
+
+
+def test_topic_aliases_stay_in_both_directions(apart: Bench) -> None:
+    client = apart.connect("c", topic_alias_maximum=5)
+    client.subscribe("a/long/topic/name", qos=0)
+    client.publish("a/long/topic/name", b"1", topic_alias=3)
+    assert client.one(Publish).properties.topic_alias == 1
+    hand_over(apart, client)
+    client.send(Publish("", b"2", properties=Properties(topic_alias=3)))
+    sent = client.one(Publish)
+    assert (sent.topic_name, sent.properties.topic_alias, sent.payload) == ("", 1, b"2")
+
+
+def test_retained_messages_go_on_where_the_client_had_come_to(apart: Bench) -> None:
+    publisher = apart.connect("p")
+    for number in range(700):  # more than a page
+        publisher.publish(f"kept/{number:03}", b"%d" % number, qos=1, retain=True)
+    reader = apart.connect("r", receive_maximum=10)
+    reader.subscribe("kept/#", qos=1)
+    first = reader.messages()
+    assert len(first) == 10
+    hand_over(apart, reader)
+    for each in first:
+        reader.send(PubAck(each.packet_id or 0))
+    rest = reader.take()
+    assert [*(each.payload for each in first), *rest] == [b"%d" % number for number in range(700)]
+
+
+def test_a_replay_goes_on(apart: Bench) -> None:
+    publisher = apart.connect("p")
+    for number in range(300):
+        publisher.publish(f"t/{number % 3}", b"%d" % number + bytes(3_000), qos=1)
+    reader = apart.connect("r", receive_maximum=10)
+    reader.subscribe("+/+", qos=1, user_properties=(("penstock-from", "earliest"),))
+    first = reader.messages()
+    assert len(first) == 10
+    hand_over(apart, reader, publisher)
+    publisher.publish("t/1", b"300", qos=1)
+    for each in first:
+        reader.send(PubAck(each.packet_id or 0))
+    numbers = [int(each.rstrip(b"\0")) for each in [*(each.payload for each in first), *reader.take()]]
+    assert numbers == list(range(301))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_shared_subscription_has_its_messages_once(apart: Bench, qos: int) -> None:
+    publisher, worker = apart.connect("p"), apart.connect("w", receive_maximum=WINDOW)
+    worker.subscribe("$share/g/t", qos=qos)
+    for number in range(8):
+        publisher.publish_whole("t", b"%d" % number, qos=2)
+    sent = worker.messages()
+    assert len(sent) == WINDOW
+    hand_over(apart, publisher, worker)
+    assert not worker.received()
+    for each in sent:
+        worker.send(PubAck(each.packet_id or 0) if qos == 1 else PubRec(each.packet_id or 0))
+        if qos == 2:
+            worker.first(PubRel)
+            worker.send(PubComp(each.packet_id or 0))
+    assert worker.take() == [b"%d" % number for number in range(WINDOW, 8)]
+    worker.disconnect()
+    another = apart.connect("another")
+    another.subscribe("$share/g/t", qos=1)
+    assert not another.messages()
+
+
+def test_no_will_is_sent_before_the_client_is_gone(apart: Bench) -> None:
+    watcher = apart.connect("watcher")
+    watcher.subscribe("will", qos=1)
+    client = apart.connect("c", will=Will("will", b"gone", QoS.AT_LEAST_ONCE))
+    hand_over(apart, watcher, client)
+    assert not watcher.messages()
+    client.lose()
+    assert watcher.payloads() == [b"gone"]
+
+
+def test_queues_that_nobody_reads_any_more_are_not_followed_on(apart: Bench) -> None:
+    reader, other = apart.connect("r"), apart.connect("o")
+    reader.subscribe("one")
+    other.subscribe("two")
+    hand_over(apart, reader)
+    assert apart.wire is not None
+    followed = [each.topic_filter for each in apart.wire.gateway.queues.handed()]
+    assert followed == ["one"]
