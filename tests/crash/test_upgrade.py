@@ -18,11 +18,14 @@ from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from loadtest.chaos.part import Part
 from tests.support.moved_clients import NumbersClient, Worker, finish_all, start_all
 from tests.support.mqtt_byte_client import ByteClient, connect, publish
+from tests.support.mqtt_swarm import Swarm, raise_descriptor_limit
 from tests.support.server_process import free_port
 from tests.support.upgraded_gateway import PATIENCE_S, UpgradedGateway
 
 SETTINGS: dict[str, object] = {"gateway.sys_interval_s": 0, "gateway.connect_timeout_s": 300}
 WORK = 200
+MANY, BUSY = 10_000, 300
+MOST_WAITED_MS = 1_000
 LARGE_BYTES = 200_000
 LARGE = 40
 
@@ -148,6 +151,33 @@ async def test_clients_notice_nothing_of_an_upgrade(place: Place, number: int) -
     await finish_all(clients, PATIENCE_S)
     half.close()
     blank.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.nightly
+@pytest.mark.alone
+async def test_ten_thousand_connections_wait_for_a_second_at_most(place: Place) -> None:
+    """The shortest of three, as other work on the machine only adds to it."""
+    raise_descriptor_limit(MANY)
+    with Swarm("idle-", [f"idle/{number}" for number in range(MANY - BUSY)]) as swarm:
+        swarm.connect([place.port])
+        swarm.poll(swarm.all_online, PATIENCE_S)
+        clients = [NumbersClient(number) for number in range(BUSY)]
+        await start_all(clients, place.port)
+        for _ in range(3):
+            await progress(clients)
+            await meanwhile(place.gateway.upgrade)
+        await finish_all(clients, PATIENCE_S)
+        publisher, _ = await MqttConnection.open(place.port, Connect("publisher", 5, True, 300))
+        async with publisher:
+            for number in range(MANY - BUSY):
+                publisher.send(Publish(f"idle/{number}", b"1"))
+            await publisher.publish(Publish("end", b"", QoS.AT_LEAST_ONCE, packet_id=1))
+            swarm.poll(lambda: swarm.messages == MANY - BUSY, PATIENCE_S)
+        assert not swarm.lost
+    waited_ms = [int(each) for each in place.gateway.said(rf"serves {MANY} connections; they waited for (\d+) ms")]
+    assert len(waited_ms) == 3
+    assert min(waited_ms) <= MOST_WAITED_MS, waited_ms
 
 
 def kill_once_it_has_all(gateway: UpgradedGateway, deaf: socket.socket) -> None:

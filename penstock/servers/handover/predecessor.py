@@ -6,6 +6,7 @@ Whatever goes wrong before the next process says that it serves, this one goes o
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -133,6 +134,8 @@ class Upgrade:
             return str(error)
         except KeyError as error:
             return f"the store does not know a queue that is followed ({error})"
+        finally:
+            gc.enable()
         told = "upgrade: process %d serves %d connections; they waited for %.0f ms, of which %.0f ms for the store"
         now_s = time.monotonic()
         log.info(told, following.pid, count, 1000 * (now_s - held_s), 1000 * (moved_s - held_s))
@@ -188,6 +191,7 @@ class Upgrade:
     def _move(self, channel: Channel) -> int:
         """Pass everything, and wait until the next process serves. Nothing else runs here meanwhile. Returns the number
         of connections."""
+        gc.disable()  # what is made here is gone in a moment, and a collection would look at all clients
         channel.deadline_s = time.monotonic() + MOVE_S
         store = self._store
         places = store.groups.places()
