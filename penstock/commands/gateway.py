@@ -26,6 +26,9 @@ def gateway(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     print_config: PrintConfig = False,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Start and connect to the store, but listen only once SIGUSR1 comes.")
+    ] = False,
 ) -> None:
     """Run an MQTT gateway for a store that `penstock store` runs.
 
@@ -36,4 +39,4 @@ def gateway(
     collect_when_ready()
     from penstock.servers.gateway_process import serve
 
-    raise typer.Exit(serve(settings))
+    raise typer.Exit(serve(settings, standby))

@@ -31,6 +31,7 @@ from penstock.servers.facts import ProcessFacts
 from penstock.servers.handover.predecessor import Upgrade
 from penstock.servers.handover.successor import Successor, placed
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
+from penstock.servers.logs import announce
 from penstock.servers.process import SUPERVISED, Stop, heed_hangup, run, tune_garbage_collection
 from penstock.tracing.opening import check_tracing, open_tracing
 from store.version import VERSION
@@ -41,8 +42,8 @@ CONNECT_S = 3.0
 """How long a process that takes over may take to connect to the store."""
 
 
-def serve(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT. Returns the exit code."""
+def serve(settings: Settings, standby: bool = False) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code. `standby`: listen only once SIGUSR1 comes."""
     if settings.gateway.store is None:
         raise UsageError("no store to connect to; give its address with --store tcp://HOST:PORT")
     address = StoreAddress.parse(settings.gateway.store)
@@ -50,7 +51,8 @@ def serve(settings: Settings) -> int:
     tls = StoreTls(address, settings.gateway)
     check_exposed(settings)
     check_tracing(settings)
-    parts = GatewayParts(settings, address, token, tls, ClientTls(settings.gateway), AccessLoader(settings.auth))
+    client_tls, judging = ClientTls(settings.gateway), AccessLoader(settings.auth)
+    parts = GatewayParts(settings, address, token, tls, client_tls, judging, standby)
     return run(settings, lambda: _serve(parts))
 
 
@@ -64,6 +66,7 @@ class GatewayParts:
     tls: StoreTls
     client_tls: ClientTls
     judging: AccessLoader
+    is_standby: bool = False
 
 
 class GatewayUpgrade:
@@ -138,15 +141,28 @@ async def _serve(gateway: GatewayParts) -> None:
             _connect(link, upgrade, closing)
             await _take_place(successor, link, moving, listeners)
         closing.push_async_callback(_close, listeners, stop, tick, upgrade)
-        if successor is None:
-            await listeners.bind(settings.gateway.listen)
         tune_garbage_collection()
+        if successor is None:
+            if gateway.is_standby and await _is_stopped_in_standby(gateway, stop, tick):
+                return
+            await listeners.bind(settings.gateway.listen)
         listeners.say_ready(store=gateway.address.url)
         upgrade.can_begin(name, link, broker, listeners, list(settings.gateway.listen))
         if successor is not None:
             alone = asyncio.create_task(successor.is_alone())
             alone.add_done_callback(lambda _: open_admin())
         await stop.tick(tick)
+
+
+async def _is_stopped_in_standby(gateway: GatewayParts, stop: Stop, tick: Callable[[], object]) -> bool:
+    """Wait for SIGUSR1, with all that takes time done before. True if the process should stop instead."""
+    wanted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, wanted.set)
+    announce("standby", gateway.address.url)
+    is_stopped = await stop.tick_until(wanted, tick)
+    loop.add_signal_handler(signal.SIGUSR1, lambda: None)
+    return is_stopped
 
 
 def _link(gateway: GatewayParts, name: str, closing: AsyncExitStack) -> StoreLink:

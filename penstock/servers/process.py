@@ -138,6 +138,16 @@ class Stop:
             wait.cancel()
         return self._stopped.is_set()
 
+    async def tick_until(self, event: asyncio.Event, action: Callable[[], object]) -> bool:
+        """As tick(), until an event. True if the process should stop instead."""
+        waits = [asyncio.ensure_future(each.wait()) for each in (self._stopped, event)]
+        while not any(wait.done() for wait in waits):
+            action()
+            await asyncio.wait(waits, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return self._stopped.is_set()
+
     async def tick(self, action: Callable[[], object]) -> None:
         """Call `action` several times a second until the process should stop; all other work is in callbacks."""
         while True:
