@@ -79,6 +79,16 @@ class BackupUnusable(StoreError):
         super().__init__(f"{target}: {reason}; name a folder that `penstock store backup` has filled, or an empty one")
 
 
+class LogOfOneStore(StoreError):
+    """A store that was none of a cluster is to follow one."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"{folder}: has the log of a store without a cluster, and store.replicated_log names a topic: name an "
+            f"empty folder, or begin a cluster with this log by `penstock cluster create --from {folder}`"
+        )
+
+
 class NoSuchCopy(StoreError):
     """What another store wants to copy is not there any more: it begins again, with what is there by now."""
 
@@ -190,6 +200,16 @@ class PartitionUnusable(StoreError):
         super().__init__(
             f"offset {offset} of the replicated log's partition: {reason}; this store applies nothing from there on: "
             "use the version of penstock that wrote it, and let only stores write to the topic"
+        )
+
+
+class HistoryElsewhere(StoreError):
+    """The log in the partition does not begin where this store's ends: another store has what is before."""
+
+    def __init__(self, offset: int, base: int, accepted: int) -> None:
+        super().__init__(
+            f"the log begins there with log_offset {base} (offset {offset} of the partition), and this store has it up "
+            f"to {accepted}"
         )
 
 

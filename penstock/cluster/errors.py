@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from penstock.errors import PenstockError, UsageError
 
 
@@ -24,8 +26,8 @@ class PartitionLost(PenstockError):
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(
-            f"store.replicated_log: topic {topic} of Kafka: {reason}; this store stops, and its log stays as it "
-            'is: see "What to do where Kafka lost the log" in docs/cluster.md'
+            f"store.replicated_log: topic {topic} of Kafka: {reason}; this store stops, and its log stays as it is: "
+            "`penstock cluster recover` says what it has, and copies the log of the store that leads"
         )
 
 
@@ -36,4 +38,17 @@ class NoStoreToCopy(PenstockError):
         super().__init__(
             f"store.replicated_log: topic {topic} of Kafka does not have the beginning of the log, and {reason}: start "
             "a store that has it, or bring its data folder back"
+        )
+
+
+class NotRecovered(PenstockError):
+    """A store would lose what no other one may have."""
+
+    exit_code = 3
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(
+            f"{folder}: {reason}; nothing was changed. If it is the newest log that is left, begin a cluster with it: "
+            f"`penstock cluster create --from {folder}` with the name of a new topic. If you can do without, say "
+            "--give-up-own: it is kept in a folder beside"
         )

@@ -39,7 +39,7 @@ from penstock.config.settings import Settings
 from penstock.kafka_place import KafkaPlace
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, start_again
-from store.errors import NotLeading, ReplicationBehind, StoreError
+from store.errors import HistoryElsewhere, NotLeading, ReplicationBehind, StoreError
 from store.log.copied import discard_copying
 from store.log.replicated import replicated_in
 from store.mending.taking import OwnLog
@@ -203,6 +203,9 @@ class ClusterMember:
 
     def _lacks(self, reason: str) -> None:
         """Only another store has what comes next. One that led begins again, as one that follows."""
+        if self._replica.mark.offset < 0 and self._replica.accepted:  # its log is not of this topic
+            self._fails(PartitionLost(self._place.topic, reason))
+            return
         log.warning("topic %s of Kafka: %s; the log of the store that leads is copied", self._place.topic, reason)
         if self._replica.role is ReplicaRole.LEADER:
             start_again()
@@ -221,6 +224,9 @@ class ClusterMember:
             return
         try:
             self._do(ask(time.monotonic()))
+        except HistoryElsewhere as error:
+            self._lacks(str(error))
+            return
         except (StoreError, ValueError) as error:
             self._fails(error)
             return

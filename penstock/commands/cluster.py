@@ -1,6 +1,8 @@
 """`penstock cluster`: the replicated log of several stores."""
 
 import json
+import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,11 +33,16 @@ Topic = Annotated[
 def create(
     replicated_log: Topic = None,
     replicas: Annotated[int, typer.Option(min=2, max=7, help="On how many brokers Kafka keeps the log.")] = 3,
+    history: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="Begin with the log of this data folder, whose store is stopped."),
+    ] = None,
     config: Config = None,
 ) -> None:
     """Make the topic in which the log lies: one partition, kept for ever, written to a majority of its replicas."""
-    settings = _settings(replicated_log, config)
+    settings = _settings(replicated_log, config, history)
     try:
+        from penstock.cluster.beginning import begin_with, history_of
         from penstock.cluster.place import replicated_place
         from penstock.cluster.topic import TopicAdmin, check
     except ModuleNotFoundError as error:
@@ -46,7 +53,11 @@ def create(
     admin = TopicAdmin(place)
     if admin.describe() is not None:
         raise UsageError(f"store.replicated_log: topic {place.topic} of Kafka is there already; name another one")
-    check(admin.create(replicas), place.topic, settings.store.accept_two_replicas)
+    found = history_of(history, settings) if history is not None else None
+    topic = check(admin.create(replicas), place.topic, settings.store.accept_two_replicas)
+    if history is not None and found is not None:
+        begin_with(history, found, place, topic)
+        typer.echo(f"the log goes on behind log_offset {found.end} of {history}; the other stores copy what is before")
     typer.echo(f"topic {place.topic} with {replicas} replicas is there; start the stores with store.replicated_log")
 
 
@@ -81,8 +92,32 @@ def status(
         raise typer.Exit(1)
 
 
-def _settings(replicated_log: str | None, config: Config) -> "Settings":
-    settings = settings_in_force({"store.replicated_log": replicated_log}, config, print_config=False)
+@cluster.command()
+def recover(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The data folder of a store that is stopped.")],
+    replicated_log: Topic = None,
+    give_up_own: Annotated[
+        bool, typer.Option("--give-up-own", help="Also if this store has what the store that leads has not.")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Say why a store cannot follow its topic any more, and copy the log of the store that leads.
+
+    It changes nothing if this store's log has anything that the other one has not: then exit with 3. With
+    --give-up-own that log is kept beside the copy.
+    """
+    settings = _settings(replicated_log, config, folder)
+    try:
+        from penstock.cluster.recovering import recover as recover_store
+    except ModuleNotFoundError as error:
+        raise not_installed(error, EXTRAS) from None
+    recover_store(settings, settings.cluster.name or socket.gethostname(), give_up_own, typer.echo)
+
+
+def _settings(replicated_log: str | None, config: Config, data: Path | None = None) -> "Settings":
+    """`data`: the data folder, if the command is about one."""
+    given = {"store.replicated_log": replicated_log, "store.data": data}
+    settings = settings_in_force(given, config, print_config=False)
     if not settings.store.replicated_log:
         raise UsageError("store.replicated_log: not set; say kafka://HOST:9092,HOST:9092/TOPIC")
     return settings

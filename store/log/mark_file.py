@@ -47,7 +47,7 @@ class MarkFile:
             raise FolderUnusable(
                 folder,
                 f"it follows the topic with the id {known}, and store.replicated_log names the one with {topic_id}: "
-                "see docs/cluster.md before you change either",
+                "`penstock cluster recover` says what it has, and copies the log of the store that leads",
             )
 
     def write(self, mark: ReplicaMark) -> None:

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Protocol
 
-from store.errors import FolderUnusable, NotLeading, PartitionUnusable, StoreError, unusable
+from store.errors import FolderUnusable, LogOfOneStore, NotLeading, PartitionUnusable, StoreError, unusable
 from store.files.folder import DataFolder
 from store.files.marks import Marks, encode_remembered
 from store.files.segment import (
@@ -30,7 +30,7 @@ from store.files.sums import forget_sum
 from store.log.api import OpenLog
 from store.log.commitlog import CommitLog
 from store.log.copied import finish_copy
-from store.log.mark_file import MarkFile
+from store.log.mark_file import MARK_FILE, MarkFile
 from store.log.mark_keeper import MarkKeeper
 from store.records._records import RecordBatch, verify
 from store.replication.judging import ReplicaMark
@@ -231,6 +231,8 @@ def replicated_in(topic_id: str) -> OpenLog:
 
     def opens(data: DataFolder, settings: StoreSettings, on_safe: Callable[[], None]) -> ReplicatedLog:
         finish_copy(data.path)
+        if segment_paths(data.log) and not (data.path / MARK_FILE).exists():
+            raise LogOfOneStore(data.path)
         return ReplicatedLog(data, settings, on_safe, MarkFile(data.path, topic_id))
 
     return opens

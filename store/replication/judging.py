@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
-from store.errors import PartitionUnusable
+from store.errors import HistoryElsewhere, PartitionUnusable
 from store.replication.frames import FrameKind, Leader, LogFrame, ReadFrame
 
 MOST_APPEND_BYTES = 2 << 30
@@ -79,12 +79,19 @@ class FrameJudge:
 
     def _judge(self, offset: int, frame: LogFrame) -> JudgedFrame:
         if frame.kind is FrameKind.EPOCH:
+            self._check_beginning(offset, frame)
             return self._begin(frame) if self._is_next_epoch(frame) else JudgedFrame(Verdict.IGNORED)
         if not self._is_next(frame):
             return JudgedFrame(Verdict.IGNORED)
         if frame.kind is FrameKind.STOP:
             return JudgedFrame(Verdict.STOPS, frame.base)
         return self._accept(offset, frame)
+
+    def _check_beginning(self, offset: int, frame: LogFrame) -> None:
+        """The first frame of all says where the log in the partition begins. Raises HistoryElsewhere."""
+        is_first = self.mark.offset < 0
+        if is_first and not (self._is_next_epoch(frame) and frame.base == self.accepted):
+            raise HistoryElsewhere(offset, frame.base, self.accepted)
 
     def _is_next_epoch(self, frame: LogFrame) -> bool:
         return frame.epoch == self.epoch + 1

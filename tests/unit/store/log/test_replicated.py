@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import FolderUnusable, NotLeading, PartitionUnusable
+from store.errors import FolderUnusable, LogOfOneStore, NotLeading, PartitionUnusable
 from store.files.folder import DataFolder
+from store.log.commitlog import CommitLog
 from store.log.replicated import ReplicatedLog, replicated_in
 from store.records._records import RecordBatch, walk
 from store.records.records import Record, RecordType
@@ -51,7 +52,7 @@ def lead(log: ReplicatedLog) -> Taken:
     return taken
 
 
-def append(log: ReplicatedLog, number: int, size: int) -> None:
+def append(log: CommitLog, number: int, size: int) -> None:
     batch = RecordBatch()
     batch.append(RecordType.MESSAGE, bytes([number % 251]) * size, topic=b"t")
     log.append(batch)
@@ -162,6 +163,19 @@ def test_what_is_refused(tmp_path: Path) -> None:
         opened(tmp_path / "a", topic="another"),
     ):
         pass
+
+
+def test_the_log_of_a_store_alone_is_not_touched(tmp_path: Path) -> None:
+    with closing(DataFolder(tmp_path)) as folder:
+        alone = CommitLog(folder.log, StoreSettings(segment_bytes=SEGMENT_BYTES))
+        for number in range(20):
+            append(alone, number, 10_000)
+        alone.close()
+    before = files(tmp_path)
+    with pytest.raises(LogOfOneStore, match=r"penstock cluster create --from"), opened(tmp_path):
+        pass
+    assert files(tmp_path) == before
+    assert not (tmp_path / "replica-mark").exists()
 
 
 def test_timestamps_do_not_decrease_where_another_clock_led(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

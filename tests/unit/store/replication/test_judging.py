@@ -2,7 +2,7 @@
 
 import pytest
 
-from store.errors import PartitionUnusable
+from store.errors import HistoryElsewhere, PartitionUnusable
 from store.replication import judging
 from store.replication.frames import FrameKind, Leader, LogFrame, decode_frame, epoch_frame
 from store.replication.judging import NOTHING_ACCEPTED, FrameJudge, JudgedFrame, ReplicaMark, Verdict
@@ -36,8 +36,23 @@ def partition() -> Partition:
 def test_nothing_counts_before_an_epoch() -> None:
     partition = Partition()
     assert partition.data(1, 0, b"x").verdict is Verdict.IGNORED
-    assert partition.begin(2) is Verdict.IGNORED
-    assert partition.begin(1) is Verdict.BEGINS
+    with pytest.raises(HistoryElsewhere):
+        partition.begin(2)
+    assert Partition().begin(1) is Verdict.BEGINS
+
+
+def test_a_log_with_a_history_begins_where_that_ends() -> None:
+    """A store that has it goes on; one with nothing, and one with another log, do not."""
+    history = ReplicaMark(-1, 0, 4, 4096, None)
+    first = epoch_frame(5, 4096, A)
+    judge = Partition(history)
+    assert judge.add(first).verdict is Verdict.BEGINS
+    assert judge.data(5, 4096, b"x").verdict is Verdict.ACCEPTED
+    for mark in (NOTHING_ACCEPTED, history._replace(accepted=4160), history._replace(epoch=3)):
+        with pytest.raises(HistoryElsewhere, match="begins there with log_offset 4096"):
+            Partition(mark).add(first)
+    with pytest.raises(HistoryElsewhere):
+        Partition(history).begin(1)
 
 
 def test_frames_go_on_where_the_last_one_ended(partition: Partition) -> None:

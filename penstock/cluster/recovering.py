@@ -1,0 +1,149 @@
+"""What an operator does with a store that stopped since the partition is not the one that it has followed.
+
+The store copies the log of the one that leads, and keeps its own log if that has anything which the cluster's has not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from penstock.cluster.copying import LeaderLog, connect_to_leader, other_stores
+from penstock.cluster.errors import KafkaUnreachable, NotRecovered
+from penstock.cluster.place import replicated_place
+from penstock.cluster.topic import TIMEOUT_S, ReplicatedTopic, TopicAdmin, check
+from penstock.config.settings import Settings
+from penstock.errors import PenstockError
+from penstock.kafka_place import KafkaPlace
+from store.errors import FrameDamaged, StoreError
+from store.files.folder import LOG, DataFolder
+from store.files.segment import READ_BYTES, segment_paths
+from store.log.copied import COPYING, discard_copying, finish_copy
+from store.log.mark_file import KnownMark, read_mark
+from store.mending.taking import LogCopy
+from store.replication.frames import decode_frame
+
+KEPT: Final = "before-recover"
+
+
+def recover(settings: Settings, name: str, gives_up_own: bool, say: Callable[[str], None]) -> None:
+    """`name`: of this store in its cluster. `gives_up_own`: what only this store has is not to be in the cluster's log.
+
+    `say`: a line for people. Raises PenstockError.
+    """
+    data, place = settings.store.data, replicated_place(settings)
+    topic = check(TopicAdmin(place).describe(), place.topic, settings.store.accept_two_replicas)
+    try:
+        folder = DataFolder(data, settings.store.group_access)
+        try:
+            finish_copy(data)
+            known = read_mark(data)
+            if known is None:
+                say(f"{data}: is of no cluster, so there is nothing to recover")
+            elif fault := _fault(place, topic, known):
+                say(f"{data}: {fault}")
+                _copy(settings, name, topic, known, gives_up_own, say)
+            else:
+                say(f"{data}: topic {place.topic} is the one that this store has followed, so it can go on: start it")
+        finally:
+            folder.close()
+    except (StoreError, OSError) as error:
+        raise PenstockError(str(error)) from None
+
+
+def _fault(place: KafkaPlace, topic: ReplicatedTopic, known: KnownMark) -> str:
+    """Why the store cannot follow the topic by itself; empty: it can. Raises KafkaUnreachable."""
+    mark = known.mark
+    if known.topic_id != topic.id:
+        return f"topic {place.topic} has the id {topic.id}, and this store has followed the one with {known.topic_id}"
+    if mark.offset < 0:
+        return ""
+    consumer = Consumer({**place.config, "group.id": place.config["client.id"], "enable.auto.commit": False})
+    try:
+        first, end = consumer.get_watermark_offsets(TopicPartition(place.topic, 0), timeout=TIMEOUT_S)
+        if mark.offset >= end:
+            return f"topic {place.topic} ends at offset {end}, and this store has accepted offset {mark.offset}"
+        if mark.offset < first:
+            return ""  # it copies what it lacks by itself
+        consumer.assign([TopicPartition(place.topic, 0, mark.offset)])
+        message = consumer.poll(TIMEOUT_S)
+        if message is None or message.error() is not None:
+            raise KafkaUnreachable(place.topic, f"its record at offset {mark.offset} cannot be read")
+        value = message.value() or b""
+    except KafkaException as error:
+        raise KafkaUnreachable(place.topic, error.args[0].str()) from None
+    finally:
+        consumer.close()
+    try:
+        is_same = decode_frame(value).checksum == mark.checksum
+    except FrameDamaged:
+        is_same = False
+    return "" if is_same else f"the record of topic {place.topic} at offset {mark.offset} is not what it has accepted"
+
+
+def _copy(
+    settings: Settings,
+    name: str,
+    topic: ReplicatedTopic,
+    known: KnownMark,
+    gives_up_own: bool,
+    say: Callable[[str], None],
+) -> None:
+    data, place = settings.store.data, replicated_place(settings)
+    accepted = known.mark.accepted
+    try:
+        address = other_stores(place, settings.cluster.stores, name)
+        store = connect_to_leader(settings, address)
+    except PenstockError as error:
+        raise NotRecovered(data, f"no store gives a copy ({error}), so this log may be the only one") from None
+    with store:
+        copy = LogCopy(data, LeaderLog(store))
+        end = copy.take(topic.id).given.mark.accepted
+    own = differs_at(data / LOG, data / COPYING / LOG, accepted, end)
+    if own is not None and not gives_up_own:
+        discard_copying(data)
+        reason = f"from log_offset {own} to {accepted} it has what the log of {address.url}, up to {end}, has not"
+        raise NotRecovered(data, reason)
+    keep = f"{KEPT}-{time.strftime('%Y%m%d-%H%M%S')}" if own is not None else ""
+    copy.commit(keep)
+    finish_copy(data)
+    say(f"{data}: has the log of {address.url} up to log_offset {end} now; start the store")
+    if keep:
+        say(f"{data / keep}: has the log from before, as a data folder; delete it when you do not need it any more")
+
+
+def differs_at(own: Path, copy: Path, accepted: int, end: int) -> int | None:
+    """log_offset from which on this store's log, up to `accepted`, has what the copy, up to `end`, has not.
+
+    None: the copy has all of it, or has dropped it. Raises OSError.
+    """
+    begin = min((int(path.stem) for path in segment_paths(copy)), default=0)
+    for path in segment_paths(own):
+        base = int(path.stem)
+        size = min(accepted - base, path.stat().st_size)
+        theirs = copy / path.name
+        if size <= 0:
+            break
+        if theirs.exists():
+            same = _same_bytes(path, theirs, min(size, end - base))
+            if same < size:
+                return base + same
+        elif base >= begin:
+            return base
+    return None
+
+
+def _same_bytes(one: Path, other: Path, size: int) -> int:
+    """So many bytes at the beginnings of two files, of the first `size`, are the same."""
+    with one.open("rb") as a, other.open("rb") as b:
+        for at in range(0, size, READ_BYTES):
+            length = min(READ_BYTES, size - at)
+            ours, theirs = a.read(length), b.read(length)
+            if ours != theirs:
+                pairs = zip(ours, theirs, strict=False)
+                return at + next((n for n, (x, y) in enumerate(pairs) if x != y), min(len(ours), len(theirs)))
+    return size
