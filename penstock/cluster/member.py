@@ -17,6 +17,7 @@ from typing import Final
 from lightqueue.message_store import MessageStore
 from lightqueue.opening import OpenStore
 from lightqueue.standby import Standby
+from notify.links.address import StoreAddress, StoreAddressError
 from penstock.cluster.answers import (
     FetcherFailed,
     FetchPlace,
@@ -93,6 +94,7 @@ class ClusterMember:
         self._may_end = asyncio.Event()
         self._is_closed = False
         self._checked_s = 0.0
+        self.leader_place = ""  # HOST:PORT of the store that leads; empty: not known
 
     # --- following, and taking over
 
@@ -101,6 +103,7 @@ class ClusterMember:
         opened = OpenStore(self._settings, on_replayed=on_replayed, opens=replicated_in(self._topic.id), follows=True)
         self._standby = standby = Standby(opened, self._settings)
         mark = standby.log.keeper.kept
+        self.leader_place = place_of(mark.leader)
         limits = SendLimits(record_bytes=self._topic.record_bytes)
         self._replica = replica = Replica(self._me, time.monotonic(), mark, self._times, limits)
         self._producer = FrameProducer(self._place, self._times.patience_s, self._told)
@@ -255,8 +258,10 @@ class ClusterMember:
                 case BeginLeading(epoch, log_offset):
                     log.info("leads in epoch %d from log_offset %d on", epoch, log_offset)
                     self._standby.opened.epoch = epoch
+                    self.leader_place = ""
                     self._leads.set()
                 case FollowLeader(epoch, leader):
+                    self.leader_place = place_of(leader)
                     log.info("follows the leader at %s in epoch %d", leader.address, epoch)
                 case DiscardState(log_offset):
                     log.warning("another store leads; all behind log_offset %d is given up", log_offset)
@@ -314,3 +319,14 @@ class ClusterMember:
         self._progress.close()
         self._fetcher.close()
         self._producer.close(0)
+
+
+def place_of(leader: Leader | None) -> str:
+    """HOST:PORT at which users reach a leader; empty: nobody can tell by its address."""
+    try:
+        address = StoreAddress.parse(leader.address) if leader is not None else None
+    except StoreAddressError:
+        return ""
+    if address is None or address.host in ("", "0.0.0.0", "::"):
+        return ""
+    return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"

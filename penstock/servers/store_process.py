@@ -19,6 +19,7 @@ from notify.events.redis_lookup import RedisTable
 from notify.links.address import StoreAddress, is_loopback
 from notify.local.hub import Hub
 from notify.server.server import StoreServer
+from notify.server.standby_port import StandbyPort
 from notify.server.wire_metrics import read_steps
 from penstock.config.credentials import Tokens, tokens_of_namespaces, tokens_of_store, warn_of_shared_token
 from penstock.config.settings import Settings
@@ -54,6 +55,10 @@ log = logging.getLogger("penstock")
 
 class ClusterPart(Protocol):
     """What a store that is one of several asks of its cluster."""
+
+    @property
+    def leader_place(self) -> str:
+        """HOST:PORT at which users reach the store that leads; empty: not known."""
 
     async def until_leading(self, stop: Stop, on_replayed: Callable[[int, int], None]) -> OpenStore | None:
         """Follow until this store leads and serves; None: it is to stop."""
@@ -109,7 +114,7 @@ async def _serve(
         parts = open_tracing(settings, "store", closing)
         opened: OpenStore | None = None
         if cluster is not None:
-            opened = await cluster.until_leading(stop, starting.replayed)
+            opened = await _lead(settings, cluster, address, tokens, tls, stop, starting)
             if opened is None:
                 return
         messages = parts.message_store(settings.store, on_safe, starting.replayed, opened)
@@ -146,6 +151,28 @@ async def _serve(
 
         ticks = [each.tick for each in (serving, cluster, tls) if each is not None]
         await stop.tick(lambda: [tick() for tick in ticks])
+
+
+async def _lead(
+    settings: Settings,
+    cluster: ClusterPart,
+    address: StoreAddress,
+    tokens: Tokens,
+    tls: WireTls | None,
+    stop: Stop,
+    starting: Starting,
+) -> OpenStore | None:
+    """Follow, and tell users who leads, until this store does; None: it is to stop."""
+    of_namespaces = tokens_of_namespaces(settings.wire)
+    port = StandbyPort(settings.wire, tokens, lambda: cluster.leader_place, of_namespaces)
+    try:
+        await port.listen(address, tls.context if tls is not None else None)
+    except OSError as error:
+        log.warning("%s: nobody is told there who leads: %s", address.url, error)
+    try:
+        return await cluster.until_leading(stop, starting.replayed)
+    finally:
+        port.close()
 
 
 def _lookup(settings: Settings, has_gateway: Callable[[str], bool], closing: AsyncExitStack) -> Lookup | None:

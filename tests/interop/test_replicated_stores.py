@@ -40,6 +40,8 @@ def test_a_standby_follows_and_takes_over(stores: ReplicatedStores) -> None:
             client.publish(f"plant/{number % 7}", f"first {number}".encode() * 1_000)
         assert len(list(client.read("plant/#"))) == 300
     wait_for(lambda: stores.log_of(second) == stores.log_of(first), "the standby has all")
+    with Client(url(second)) as client:  # the standby says who leads
+        assert len(list(client.read("plant/#"))) == 300
     with Client(f"{url(first)},{second.url.removeprefix('tcp://')}") as client:  # it knows both
         assert len(list(client.read("plant/#"))) == 300
         first.kill()
