@@ -1,4 +1,4 @@
-# The part of _wire.pyx that takes what a connection has out of it, and puts it in again in another process.
+# The part of _mqtt.pyx that takes what a connection has out of it, and puts it in again in another process.
 
 def link_rest(Link link not None):
     """What came in and is not dealt with so far."""
