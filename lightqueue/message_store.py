@@ -29,7 +29,7 @@ from store.errors import (
 )
 from store.log.api import Log, OpenLog
 from store.log.clock import Clock
-from store.log.commitlog import open_log
+from store.log.opening import open_log
 from store.records._records import RecordBatch, Records
 from store.records.records import Record
 from store.settings import StoreSettings

@@ -10,8 +10,8 @@ from store.errors import CorruptSegment, IndexDamaged, IndexFailed, StoreError
 from store.files.folder import DataFolder
 from store.log.api import Log, OpenLog
 from store.log.checkpoint import open_index
-from store.log.commitlog import open_log
 from store.log.index import Index
+from store.log.opening import open_log
 from store.settings import StoreSettings
 
 log = logging.getLogger("penstock.store")

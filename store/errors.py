@@ -89,6 +89,16 @@ class LogOfOneStore(StoreError):
         )
 
 
+class LogOfACluster(StoreError):
+    """A store without a cluster is to use the log of one that follows a topic."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"{folder}: its log follows a topic of Kafka: set store.replicated_log. For a store alone make another "
+            f"folder of it, by `penstock store backup {folder} COPY` and `penstock store restore COPY NEW`"
+        )
+
+
 class NoSuchCopy(StoreError):
     """What another store wants to copy is not there any more: it begins again, with what is there by now."""
 

@@ -23,14 +23,12 @@ from store.errors import (
     unusable,
 )
 from store.files._mapping import unreadable_pages
-from store.files.folder import DataFolder
 from store.files.marks import Marks, Slot, encode_remembered
 from store.files.segment import ALLOCATE_BYTES, HEADER_BYTES, Sealed, Segment, Spare, segment_path, sync_folder
 from store.log.anew import Anew, Doubt
 from store.log.api import Elsewhere, LogPart
 from store.log.durations import Durations
 from store.log.flush import Flusher
-from store.log.index import remembered_marks
 from store.log.reading import SegmentedLog
 from store.log.scrub import Scrubber
 from store.records._records import RecordBatch
@@ -474,11 +472,6 @@ class CommitLog(SegmentedLog):
             with suppress(OSError):  # the next start deletes it
                 self._spare.remove()
         self.marks.close()
-
-
-def open_log(folder: DataFolder, settings: StoreSettings, on_flushed: Callable[[], None]) -> CommitLog:
-    """The log of a data folder, with what its index remembers of the marks."""
-    return CommitLog(folder.log, settings, on_flushed, folder.quarantine, remembered_marks(folder.path))
 
 
 def _free_bytes(disk: os.statvfs_result) -> int:

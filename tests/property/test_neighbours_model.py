@@ -17,7 +17,7 @@ from lightqueue.queues import neighbours, resident, table
 from lightqueue.queues._queues import ENTRY_BYTES, Queue, newest_neighbour, pack_entry, unpacked_neighbours
 from lightqueue.upkeep import trimming
 from store.log.api import OpenLog
-from store.log.commitlog import open_log
+from store.log.opening import open_log
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordType, encode_attribute
 from tests.support.index_entries import neighbours_keys, stored_entries

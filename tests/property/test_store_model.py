@@ -18,7 +18,7 @@ from lightqueue.queues import table
 from lightqueue.queues.matching import has_wildcard
 from lightqueue.queues.table import level_of
 from store.log.api import OpenLog
-from store.log.commitlog import open_log
+from store.log.opening import open_log
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute
 from store.state import retained

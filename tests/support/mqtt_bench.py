@@ -44,7 +44,7 @@ from lightqueue.message_store import MessageStore
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
 from store.log.api import OpenLog
-from store.log.commitlog import open_log
+from store.log.opening import open_log
 from store.records.records import Record, RecordType, read_records
 from store.settings import StoreSettings
 from tests.support.store_protocol_between import WireBetween

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import FolderUnusable, LogOfOneStore, NotLeading, PartitionUnusable
+from store.errors import FolderUnusable, LogOfACluster, LogOfOneStore, NotLeading, PartitionUnusable
 from store.files.folder import DataFolder
 from store.log.commitlog import CommitLog
+from store.log.opening import open_log
 from store.log.replicated import ReplicatedLog, replicated_in
 from store.records._records import RecordBatch, walk
 from store.records.records import Record, RecordType
@@ -176,6 +177,13 @@ def test_the_log_of_a_store_alone_is_not_touched(tmp_path: Path) -> None:
         pass
     assert files(tmp_path) == before
     assert not (tmp_path / "replica-mark").exists()
+
+
+def test_a_store_alone_does_not_use_the_log_of_a_cluster(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        lead(log)
+    with closing(DataFolder(tmp_path)) as folder, pytest.raises(LogOfACluster, match=r"set store\.replicated_log"):
+        open_log(folder, StoreSettings(data=tmp_path), lambda: None)
 
 
 def test_timestamps_do_not_decrease_where_another_clock_led(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
