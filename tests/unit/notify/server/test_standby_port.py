@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from pathlib import Path
 
 import pytest
 
@@ -11,15 +13,16 @@ from notify.links.address import StoreAddress
 from notify.server.standby_port import StandbyPort
 from notify.settings import WireSettings
 from store.errors import HandshakeRefused, StoreAway
-from store.wire.client.blocking_link import BlockingTimes, connect
+from store.wire.client.blocking_link import BlockingTimes, TlsContext, connect
 from store.wire.messages import Hello, Role
+from tests.support.certificates import authority, vouched_for
 
 TIMES = BlockingTimes(5.0, 5.0)
 
 
-def refusal(address: StoreAddress, token: str) -> HandshakeRefused:
+def refusal(address: StoreAddress, token: str, tls: TlsContext | None = None) -> HandshakeRefused:
     with pytest.raises(HandshakeRefused) as refused:
-        connect(address, None, TIMES, Hello([1], Role.CLIENT, "c", token))
+        connect(address, tls, TIMES, Hello([1], Role.CLIENT, "c", token))
     return refused.value
 
 
@@ -42,6 +45,26 @@ def test_who_leads_is_told_to_peers_with_a_token() -> None:
         await writer.wait_closed()
         port.close()
         again = await asyncio.start_server(lambda _, __: None, address.host, address.port)  # the address is free
+        again.close()
+
+    asyncio.run(run())
+
+
+def test_with_tls(tmp_path: Path) -> None:
+    signer = authority(tmp_path, "authority")
+    made = vouched_for(tmp_path, "store", "IP:127.0.0.1", signer)
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own.load_cert_chain(made.certificate, made.key)
+
+    async def run() -> None:
+        port = StandbyPort(WireSettings(), {"client": "right"}, lambda: "")
+        address = StoreAddress.parse(f"tls://127.0.0.1:{free_port()}")
+        await port.listen(address, lambda: own)
+        trusted = ssl.create_default_context(cafile=str(signer.certificate))
+        refused = await asyncio.to_thread(refusal, address, "right", lambda: trusted)
+        assert refused.reason == "not_leader"
+        port.close()
+        again = await asyncio.start_server(lambda _, __: None, address.host, address.port)
         again.close()
 
     asyncio.run(run())
