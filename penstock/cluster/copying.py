@@ -30,7 +30,7 @@ from store.wire.messages import Failed, FailureCode, Role
 
 log = logging.getLogger("penstock.cluster")
 
-AGAIN_S: Final = 1.0
+AGAIN_S: Final = (1.0, 1.0, 2.0, 5.0)  # after attempts that failed, and so on
 IDLE_S: Final = 3_600.0  # the connection stays while what was copied is verified
 PIECE_BYTES: Final = 1 << 20
 
@@ -108,8 +108,11 @@ def other_stores(place: KafkaPlace, names: Sequence[str], own_name: str) -> Stor
 
 def connect_to_leader(settings: Settings, address: StoreAddress) -> StoreClient:
     """Raises PenstockError."""
+    token = token_of_operator(settings.wire)
+    if not token:
+        raise PenstockError("a store is copied by operators alone: set wire.operator_token, the same in all stores")
     tls = tls_of_gateway(address, settings.gateway) if address.is_tls else None
-    store = StoreClient(address, token_of_operator(settings.wire), tls, Role.OPERATOR, IDLE_S)
+    store = StoreClient(address, token, tls, Role.OPERATOR, IDLE_S)
     if store.version < COPY_VERSION:
         store.close()
         raise PenstockError(f"{address.url}: the store is too old to be copied; upgrade it first")
@@ -126,6 +129,7 @@ class CopyThread:
         self._own_name, self._own = own_name, own
         self._events = RateLimitedLog(log)
         self._stopping = threading.Event()
+        self._attempts = 0
         self.is_complete = False
         self.error: Exception | None = None  # that nobody foresaw
         self._thread = threading.Thread(target=self._run, name="penstock-copy", daemon=True)
@@ -143,6 +147,7 @@ class CopyThread:
         try:
             while not (self.is_complete or self._stopping.is_set()):
                 self._try()
+                self._attempts += 1
         except Exception as error:
             self.error = error
             raise
@@ -156,7 +161,7 @@ class CopyThread:
             return
         except (PenstockError, StoreError) as error:
             self._events.warning("copy", "the log of another store is not copied yet: %s", error)
-            self._stopping.wait(AGAIN_S)
+            self._stopping.wait(AGAIN_S[min(self._attempts, len(AGAIN_S) - 1)])
 
     def _copy(self, url: str, store: StoreClient) -> None:
         data: Path = self._settings.store.data
