@@ -133,7 +133,9 @@ class MovingOut:
         if not self._is_held:
             return
         self._is_held = False
+        self._broker.core.set_clock()
         for connection in self._travelling():
+            connection.last_seen_s = self._broker.turn.now_s  # it was not read from, so its silence is not its fault
             connection.transport.look_again()
         self._store.go_on()
         self._broker.shared.go_on()
@@ -189,8 +191,11 @@ class MovingIn:
     def begin(self) -> None:
         """This process serves: read, write, accept."""
         broker = self._broker
+        began_s = broker.turn.now_s
+        broker.core.set_clock()
         came, self._came = self._came, []
         for connection in came:
+            connection.last_seen_s += broker.turn.now_s - began_s  # it was not read from meanwhile
             if connection.session is not None:
                 broker.admission.taken_over(connection)
             if connection.keeps_bytes and connection.phase is not Phase.CLOSED:

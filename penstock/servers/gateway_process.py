@@ -92,7 +92,7 @@ class GatewayUpgrade:
         if self._upgrade is None:
             log.warning("upgrade: this process cannot be replaced (it starts, or has a supervisor, or no epoll)")
         else:
-            self._upgrade.ask(self._stop.end)
+            self._upgrade.ask(self._stop.end, lambda: self._stop.is_asked)
 
 
 async def _serve(gateway: GatewayParts) -> None:

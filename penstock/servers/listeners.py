@@ -20,6 +20,7 @@ from penstock.config.settings import Settings
 from penstock.servers.client_tls import ClientTls
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, check_admin_exposed, open_admin
+from penstock.servers.service_manager import tell_ready
 
 if TYPE_CHECKING:
     from notify.local.hub import Hub
@@ -140,6 +141,7 @@ class Listeners:
         """Print the lines that scripts wait for; `where` names the store behind the gateway."""
         for listener in self.open:
             announce("ready", str(listener.address), **where)
+        tell_ready()
 
     async def close(self, stop: Stop, tick: Callable[[], object], others: bool = False) -> None:
         """Stop listening and disconnect the clients, slowly if `others` (other gateways) take them in.

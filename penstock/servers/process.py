@@ -118,6 +118,11 @@ class Stop:
         self.of_all = True
         self._stopped.set()
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether this process should stop."""
+        return self._stopped.is_set()
+
     def end(self) -> None:
         """End this process: another one has taken over what it did."""
         self._stopped.set()

@@ -40,6 +40,7 @@ from penstock.servers.process import (
     run,
     tune_garbage_collection,
 )
+from penstock.servers.service_manager import tell_ready
 from penstock.servers.starting import Starting
 from penstock.servers.store_users import StoreUsers
 from penstock.servers.user_limits import quotas_of
@@ -147,6 +148,7 @@ async def _serve(
         )
         starting.is_over()
         announce("ready", url, data=settings.store.data)
+        tell_ready()
         await start_tier(settings, closing, stop)
 
         ticks = [each.tick for each in (serving, cluster, tls) if each is not None]

@@ -22,6 +22,7 @@ from penstock.servers.companions import check_console_exposed, start_console, st
 from penstock.servers.listeners import check_exposed
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, open_admin, run
+from penstock.servers.service_manager import tell_ready
 from store.version import VERSION
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ async def _serve(settings: Settings, gateways: int) -> None:
                         return
             for each in reserved:
                 announce("ready", str(each.address), data=settings.store.data, gateways=gateways)
+            tell_ready()
             await start_console(settings, closing, stop)
             await start_flows(settings, closing, stop)
             while not await stop.or_tick():

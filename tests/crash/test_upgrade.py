@@ -38,7 +38,8 @@ class Place:
         self.port = free_port()
         command = ["store", "--data", str(folder / "data"), "--listen", self.store_url]
         self.store = Part(folder / "store.log", command, {"store.flush": "async"}, admin=False)
-        self.gateway = UpgradedGateway(folder, self.store_url, self.port, **SETTINGS)
+        self.listen = [f"mqtt://127.0.0.1:{self.port}"]
+        self.gateway = UpgradedGateway(folder, self.store_url, self.listen, SETTINGS)
 
     def close(self) -> None:
         self.gateway.kill()
@@ -120,7 +121,7 @@ async def test_clients_notice_nothing_of_an_upgrade(place: Place, number: int) -
     gateway, port = place.gateway, place.port
     clients = [NumbersClient(each) for each in range(number)]
     await start_all(clients, port)
-    workers = Workers(port)
+    workers, new_port = Workers(port), free_port()
     slow = await slow_reader(port)
     half, blank = ByteClient(port), ByteClient(port)
     half.send(connect(b"half"))
@@ -129,18 +130,19 @@ async def test_clients_notice_nothing_of_an_upgrade(place: Place, number: int) -
     half.send(packet[:7])
     blank.send(connect(b"blank")[:5])
 
-    gateway.configure(place.store_url, "-", f"mqtt://127.0.0.1:{free_port()}")
+    gateway.configure(place.store_url, [f"mqtt://127.0.0.1:{free_port()}"])
     assert "gateway.listen has no" in await asyncio.to_thread(gateway.fails)
     await progress(clients)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        gateway.configure(f"tcp://127.0.0.1:{deaf.getsockname()[1]}")
+        gateway.configure(f"tcp://127.0.0.1:{deaf.getsockname()[1]}", place.listen)
         why = await asyncio.to_thread(gateway.fails, partial(kill_once_it_has_all, gateway, deaf))
     assert "is gone" in why
     await progress(clients)
-    gateway.configure(place.store_url)
+    gateway.configure(place.store_url, [*place.listen, f"mqtt://127.0.0.1:{new_port}"])
     working = asyncio.create_task(workers.publish())
     await meanwhile(gateway.upgrade)
     await progress(clients)
+    (await MqttConnection.open(new_port, Connect("at the new address", 5)))[0].cut()
     half.send(packet[7:])
     assert half.take() == (0x40, b"\0\x09")
     blank.send(connect(b"blank")[5:])

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -19,26 +19,26 @@ PATIENCE_S = 90
 class UpgradedGateway(Part):
     """Its settings are in a file, so that the next process may have others."""
 
-    def __init__(self, folder: Path, store_url: str, port: int, **settings: object) -> None:
+    def __init__(
+        self, folder: Path, store_url: str, listen: Sequence[str], settings: Mapping[str, object], notify: str = ""
+    ) -> None:
+        """`notify`: the socket of a service manager."""
         self._config = folder / "gateway.toml"
-        self._port = port
         self._seen: list[int] = []
-        self.configure(store_url)
+        self.configure(store_url, listen)
         self.pid = 0
-        super().__init__(folder / "gateway.log", ["gateway", "--config", str(self._config)], settings)
+        environment = {"NOTIFY_SOCKET": notify} if notify else {}
+        super().__init__(folder / "gateway.log", ["gateway", "--config", str(self._config)], settings, environment)
 
     def start(self) -> None:
         super().start()
         self.pid = self.process.pid
         self._seen.append(self.pid)
 
-    def configure(self, store_url: str, *more: str) -> None:
-        """What the next process reads. `more`: further addresses to listen at; `-` in place of the first: not there."""
-        urls = [f"mqtt://127.0.0.1:{self._port}", *more]
-        if more[:1] == ("-",):
-            urls = list(more[1:])
-        listen = ", ".join(f'"{url}"' for url in urls)
-        self._config.write_text(f'[gateway]\nstore = "{store_url}"\nlisten = [{listen}]\n')
+    def configure(self, store_url: str, listen: Sequence[str]) -> None:
+        """What the next process reads."""
+        urls = ", ".join(f'"{url}"' for url in listen)
+        self._config.write_text(f'[gateway]\nstore = "{store_url}"\nlisten = [{urls}]\n')
 
     def said(self, pattern: str) -> list[str]:
         return re.findall(pattern, self.log_text())

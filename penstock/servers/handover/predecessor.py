@@ -28,6 +28,7 @@ from notify.remote.store import RemoteStore
 from notify.remote.store_link import StoreLink
 from penstock.servers.handover.channel import Channel, HandOverFailed, HandOverStep
 from penstock.servers.handover.gateway_state import HandedGateway, HandedListener, encode_gateway
+from penstock.servers.service_manager import tell_successor
 from store.errors import StoreError
 from store.version import VERSION
 
@@ -98,12 +99,15 @@ class Upgrade:
         self._moving = moving
         self._listeners = listeners
         self._task: asyncio.Task[None] | None = None
+        self._is_stopping: Callable[[], bool] = lambda: False
         self.is_over = False  # another process serves
 
-    def ask(self, done: Callable[[], None]) -> None:
+    def ask(self, done: Callable[[], None], is_stopping: Callable[[], bool]) -> None:
+        """`is_stopping`: whether this process was asked to stop, and so is not to be replaced."""
         if self._task is not None and not self._task.done():
             log.warning("upgrade: one is going on already")
             return
+        self._is_stopping = is_stopping
         self._task = asyncio.get_running_loop().create_task(self._run(done))
 
     async def _run(self, done: Callable[[], None]) -> None:
@@ -119,6 +123,7 @@ class Upgrade:
             log.error("upgrade: %s; this process goes on", why)
             return
         self.is_over = True
+        tell_successor(following.pid)
         done()
 
     async def _pass_to(self, following: NextProcess) -> str:
@@ -175,6 +180,8 @@ class Upgrade:
         told = asyncio.Event()
         has_asked = False
         while True:
+            if self._is_stopping():
+                raise HandOverFailed("it was asked to stop")
             fault = moving.fault() or ("requests to the store" if store.has_under_way else "")
             if not fault and told.is_set():
                 return
