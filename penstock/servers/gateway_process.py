@@ -100,7 +100,9 @@ async def _serve(gateway: GatewayParts) -> None:
     settings, judging, client_tls, tls = gateway.settings, gateway.judging, gateway.client_tls, gateway.tls
     stop = Stop()
     heed_hangup(judging.reload, client_tls.reload, tls.reload)
-    upgrade, successor = GatewayUpgrade(stop), Successor.of_environment()
+    upgrade, successor, wanted = GatewayUpgrade(stop), Successor.of_environment(), asyncio.Event()
+    if gateway.is_standby:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, wanted.set)
     judging.load()
     handed = successor.begin() if successor is not None else None
     name = handed.name if handed is not None else f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
@@ -143,26 +145,17 @@ async def _serve(gateway: GatewayParts) -> None:
         closing.push_async_callback(_close, listeners, stop, tick, upgrade)
         tune_garbage_collection()
         if successor is None:
-            if gateway.is_standby and await _is_stopped_in_standby(gateway, stop, tick):
-                return
+            if gateway.is_standby:
+                announce("standby", gateway.address.url)
+                if await stop.tick_until(wanted, tick):  # all that takes time is done
+                    return
             await listeners.bind(settings.gateway.listen)
         listeners.say_ready(store=gateway.address.url)
         upgrade.can_begin(name, link, broker, listeners, list(settings.gateway.listen))
         if successor is not None:
             alone = asyncio.create_task(successor.is_alone())
-            alone.add_done_callback(lambda _: open_admin())
+            alone.add_done_callback(lambda task: None if task.cancelled() else open_admin())
         await stop.tick(tick)
-
-
-async def _is_stopped_in_standby(gateway: GatewayParts, stop: Stop, tick: Callable[[], object]) -> bool:
-    """Wait for SIGUSR1, with all that takes time done before. True if the process should stop instead."""
-    wanted = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR1, wanted.set)
-    announce("standby", gateway.address.url)
-    is_stopped = await stop.tick_until(wanted, tick)
-    loop.add_signal_handler(signal.SIGUSR1, lambda: None)
-    return is_stopped
 
 
 def _link(gateway: GatewayParts, name: str, closing: AsyncExitStack) -> StoreLink:

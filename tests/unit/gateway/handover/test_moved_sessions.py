@@ -62,6 +62,7 @@ def _go_on(bench: Bench, state: HandedStore, connections: list[HandedConnection]
     for client, handed in zip(clients, connections, strict=True):
         client.connection = connection = Connection(broker.connections, Entrance(MOST_CLIENTS))
         connection.connection_made(client.transport)
+        broker.places.tenants.enter_again(connection, handed.namespace)
         connection.enter(Phase.OPEN)
         connection.max_packet_in = bench.settings.maximum_packet_size_bytes
         assert handed.session is not None
@@ -219,6 +220,20 @@ def test_no_will_is_sent_before_the_client_is_gone(apart: Bench) -> None:
     assert not watcher.messages()
     client.lose()
     assert watcher.payloads() == [b"gone"]
+
+
+def test_a_tenant_stays_in_its_namespace(apart: Bench) -> None:
+    inside, outside = apart.connect("c", namespace="acme"), apart.connect("c")
+    for client in (inside, outside):
+        client.subscribe("t", qos=1)
+    hand_over(apart, inside, outside)
+    inside.publish("t", b"of acme")
+    assert inside.payloads() == [b"of acme"]
+    assert not outside.received()
+    (tenant,) = apart.broker.places.tenants
+    assert (tenant.names.name, tenant.connections) == ("acme", 1)
+    inside.lose()
+    assert not tenant.connections
 
 
 def test_queues_that_nobody_reads_any_more_are_not_followed_on(apart: Bench) -> None:
