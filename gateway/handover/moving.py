@@ -32,6 +32,7 @@ from gateway.sessions.connection import Connection, Phase
 from gateway.sessions.session import Session
 from gateway.transport.client_sockets import ClientSockets
 from gateway.transport.listener import Listener
+from notify.steps import in_steps
 
 BATCH_BYTES = 1 << 20
 """Of what clients have sent or are to be sent: a batch with more is not made larger."""
@@ -196,13 +197,19 @@ class MovingIn:
         came, self._came = self._came, []
         for connection in came:
             connection.last_seen_s += broker.turn.now_s - began_s  # it was not read from meanwhile
-            if connection.session is not None:
-                broker.admission.taken_over(connection)
             if connection.keeps_bytes and connection.phase is not Phase.CLOSED:
                 connection.on_much()
         sessions = [each.session for each in came if each.session is not None]
-        broker.deliverer.room(each for each in sessions if each.has_something_first or not each.inflight.blocked)
+        broker.deliverer.room(each for each in sessions if each.has_something_first)
+        in_steps(self._judge(sessions), broker.core.scheduler.soon)
         broker.shared.go_on()
         broker.judge_again()
         self._clients.start()
         broker.turn.request()
+
+    def _judge(self, sessions: list[Session]) -> Iterator[None]:
+        """By what this process knows of users and bans."""
+        for session in sessions:
+            if session.link is not None:
+                self._broker.admission.taken_over(session.link)
+            yield

@@ -143,7 +143,7 @@ async def _serve(gateway: GatewayParts) -> None:
             _connect(link, upgrade, closing)
             await _take_place(successor, link, moving, listeners)
         closing.push_async_callback(_close, listeners, stop, tick, upgrade)
-        tune_garbage_collection()
+        tune_garbage_collection(collects=successor is None)
         if successor is None:
             if gateway.is_standby:
                 announce("standby", gateway.address.url)

@@ -190,14 +190,16 @@ def open_admin(address: str, source: AdminSource) -> Admin:
     return admin
 
 
-def tune_garbage_collection() -> None:
+def tune_garbage_collection(collects: bool = True) -> None:
     """Keep the objects of the start out of collections; garbage of a turn has no cycles, so full collections can be
     rare.
 
-    A new object costs about 50 ns: 5,000 at a time, and 15,000 survivors at a time, take 1 ms at most.
+    `collects`: look for garbage of the start first. A new object costs about 50 ns: 5,000 at a time, and 15,000
+    survivors at a time, take 1 ms at most.
     """
     gc.enable()
-    gc.collect()
+    if collects:
+        gc.collect()
     gc.freeze()
     gc.set_threshold(5_000, 1, 8_000)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import logging
 import os
@@ -49,6 +50,7 @@ class Successor:
     def begin(self) -> HandedGateway:
         """Say that this process is ready, and wait for what the gateway has. Raises HandOverFailed."""
         import_all()
+        gc.collect()  # now, so that clients need not wait for it
         self._channel.send(HandOverStep.READY, VERSION.encode())
         self._channel.deadline_s = time.monotonic() + WAITS_S
         try:
