@@ -117,7 +117,12 @@ class Upgrade:
         except OSError as error:
             log.error("upgrade: the next process cannot be started: %s; this one goes on", error.strerror or error)
             return
-        why = await self._pass_to(following)
+        try:
+            why = await self._pass_to(following)
+        except Exception:  # a fault of this program: clients must not wait for ever
+            if not following.serves_after_all():
+                self._go_on()
+            raise
         if why and not following.serves_after_all():
             self._go_on()
             log.error("upgrade: %s; this process goes on", why)
