@@ -115,6 +115,7 @@ async def read_all(connection: MqttConnection) -> list[int]:
 
 
 @pytest.mark.asyncio
+@pytest.mark.catalogue("H29")
 @pytest.mark.parametrize("number", [60, pytest.param(400, marks=pytest.mark.nightly)])
 async def test_clients_notice_nothing_of_an_upgrade(place: Place, number: int) -> None:
     """Nor of one that fails: none is closed, no byte is lost or doubled, and QoS 2 comes once."""

@@ -93,6 +93,7 @@ def go_through(
     return publisher
 
 
+@pytest.mark.catalogue("L43")
 def test_a_leader_that_is_killed(stores: ReplicatedStores) -> None:
     go_through(stores, ClusterStore.kill, ClusterStore.start)
 

@@ -1,5 +1,7 @@
 """Two stores with one log in Kafka: one leads, the other follows, and takes over when the first is gone."""
 
+import pytest
+
 from penstock.sync import Client
 from tests.support.kafka_cluster import kafka_cluster as kafka_cluster
 from tests.support.replicated_stores import ReplicatedStores, status, url, wait_for
@@ -31,6 +33,7 @@ def test_status_says_who_leads_and_kafka_keeps_what_a_store_lacks(stores: Replic
         assert len(list(client.read("plant/#"))) == 50
 
 
+@pytest.mark.catalogue("L42")
 def test_a_standby_follows_and_takes_over(stores: ReplicatedStores) -> None:
     first = stores.start()
     stores.leads(first)

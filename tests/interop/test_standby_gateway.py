@@ -60,6 +60,7 @@ def seconds_to_connack(gateway: StandbyGateway, port: int) -> float:
     return took_s
 
 
+@pytest.mark.catalogue("H30")
 def test_it_listens_once_it_is_told(start: Callable[[int], StandbyGateway]) -> None:
     port = free_port()
     gateway = start(port)
