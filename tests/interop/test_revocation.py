@@ -26,8 +26,8 @@ from tests.support.certificates import (
     revocation_list,
     short_lived,
 )
+from tests.support.mqtt_packet_client import until
 from tests.support.server_process import PenstockServer
-from tests.support.stores import until
 
 pytestmark = pytest.mark.topologies("one process", "two gateways")
 ONE = pytest.mark.topologies("one process")
