@@ -18,6 +18,8 @@ from tests.support.server_process import PenstockServer
 
 pytestmark = pytest.mark.topologies("one process", "shared port")
 
+PATIENCE_S = 120  # the server is killed and started meanwhile, on a machine that may be busy
+
 T = TypeVar("T")
 Do = Callable[[Client, OperatorConnection], Coroutine[Any, Any, T]]
 
@@ -32,9 +34,9 @@ def done(server: PenstockServer, do: Do[T]) -> T:
 
     async def run() -> T:
         async with (
-            asyncio.timeout(60),
-            Client(url, timeout_s=20) as client,
-            OperatorConnection(Address.parse(url)) as operator,
+            asyncio.timeout(PATIENCE_S),
+            Client(url, timeout_s=PATIENCE_S) as client,
+            OperatorConnection(Address.parse(url), timeout_s=PATIENCE_S) as operator,
         ):
             return await do(client, operator)
 
