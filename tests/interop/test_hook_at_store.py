@@ -39,6 +39,7 @@ class Site:
             "auth.http_permission_url": f"{self.hook.url}/may",
             "auth.http_cache_s": 1,
             "auth.http_breaker_pause_ms": 10,
+            "wire.lease_ms": 60_000,  # peers here say nothing while they wait
         }
         self.store = StoreProcess(folder, settings=settings)
 
