@@ -44,8 +44,8 @@ TOPOLOGIES = {
 
 
 IN_ALL_TOPOLOGIES = pytest.mark.topologies("one process", "two gateways", nightly=("unix socket",))
-KAFKAS = frozenset(("kafka", "kafka_cluster"))
-"""Fixtures: a broker, and three of them. Each takes seconds to start and 300 MB a broker."""
+BROKERS = frozenset(("kafka", "kafka_cluster", "rabbitmq"))
+"""Fixtures: a broker of Kafka, three of them, and RabbitMQ. Each takes seconds to start and 100 to 300 MB a broker."""
 SHARED_PORT = pytest.mark.topologies("one process", "shared port")
 SHARED_PORT_BY_NIGHT = pytest.mark.topologies("one process", nightly=("shared port",))
 ONE_PROCESS_BY_DAY = pytest.mark.topologies("one process", nightly=("two gateways", "unix socket"))
@@ -67,9 +67,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of tests that are repeated with other seeds, `make quick` runs a few. Tests of one Kafka share its process."""
+    """Of tests that are repeated with other seeds, `make quick` runs a few. Tests of one broker share its process."""
     for item in items:
-        for name in KAFKAS.intersection(getattr(item, "fixturenames", ())):
+        for name in BROKERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.kafka)
             item.add_marker(pytest.mark.xdist_group(name))
         call = getattr(item, "callspec", None)

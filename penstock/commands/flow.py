@@ -22,7 +22,12 @@ flow = typer.Typer(
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Flows in TOML (docs/flows.md).")]
 Name = Annotated[str, typer.Argument(metavar="FLOW", help="Name of the flow.")]
-EXTRAS = {"cel_expr_python": "flows", "cloudevents": "flows", "confluent_kafka": "flows,kafka"}
+EXTRAS = {
+    "cel_expr_python": "flows",
+    "cloudevents": "flows",
+    "confluent_kafka": "flows,kafka",
+    "aio_pika": "flows,amqp",
+}
 NO_FLAGS: Mapping[str, object] = {}
 
 

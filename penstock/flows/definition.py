@@ -21,6 +21,7 @@ from penstock.flows.expressions import MESSAGES, BadExpression, Condition, Templ
 from penstock.flows.sources.records import RECORDS
 from penstock.kafka_place import KafkaMechanism
 
+AMQP = ("amqp", "amqps")
 KAFKA = ("kafka", "kafkas")
 PENSTOCK = ("penstock", "penstocks")
 Format = Literal["cloudevents", "cloudevents-binary", "cloudevents-batch", "raw"]
@@ -85,6 +86,14 @@ class KafkaOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     mechanism: KafkaMechanism = "SCRAM-SHA-512"
 
 
+class AmqpOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What only flows to AMQP have. `user`: empty: the broker's guest."""
+
+    vhost: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "/"
+    user: str = ""
+    password: Secret | None = None
+
+
 class FlowSource(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename={"from_": "from", "map_": "map"}):
     """One flow as the file has it. docs/flows.md has what each field means."""
 
@@ -110,6 +119,7 @@ class FlowSource(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename
     allow_addresses: list[str] = []
     rotate_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 1 << 30
     kafka: KafkaOptions = KafkaOptions()
+    amqp: AmqpOptions = AmqpOptions()
 
 
 _PLAIN = FlowSource("", "")
@@ -145,6 +155,7 @@ class Flow:
         self.signing_key = source.sign.read(name, "sign") if source.sign is not None else ""
         self.token = source.token.read(name, "token") if source.token is not None else ""
         self.kafka_password = source.kafka.password.read(name, "kafka.password") if source.kafka.password else ""
+        self.amqp_password = source.amqp.password.read(name, "amqp.password") if source.amqp.password else ""
         self.allowed = tuple(map(self._network, source.allow_addresses))
 
     def __repr__(self) -> str:
@@ -248,7 +259,12 @@ def _explained(name: str, text: str) -> FlowError:
 
 
 def _fields_at(field: str) -> list[str]:
-    structs: dict[str, type[msgspec.Struct]] = {"map": Mapped, "kafka": KafkaOptions, "": FlowSource}
+    structs: dict[str, type[msgspec.Struct]] = {
+        "map": Mapped,
+        "kafka": KafkaOptions,
+        "amqp": AmqpOptions,
+        "": FlowSource,
+    }
     return list(structs.get(field, Secret).__struct_encode_fields__)
 
 

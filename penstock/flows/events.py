@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from cloudevents.core.bindings.http import to_binary
 from cloudevents.core.bindings.kafka import to_binary as to_kafka
+from cloudevents.core.bindings.rabbitmq import to_binary as to_amqp
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
@@ -108,6 +109,19 @@ class EventWriter:
         content_type = event.content_type or _content(event)[0]
         found = to_kafka(CloudEvent(self._attributes(event, content_type), event.payload), _json)
         return list(found.headers.items()), found.value or b""
+
+    def amqp(self, event: FlowEvent) -> tuple[Mapping[str, str], str, bytes]:
+        """Headers, content type and body of a message of AMQP 0-9-1 (CloudEvents, RabbitMQ Protocol Binding).
+
+        Raises Unfit.
+        """
+        if self._format == "raw":
+            return event.headers, event.content_type, event.payload
+        if self._format == "cloudevents":
+            return {}, STRUCTURED, self.line(event)
+        content_type = event.content_type or _content(event)[0]
+        found = to_amqp(CloudEvent(self._attributes(event, content_type), event.payload), _json)
+        return found.headers, content_type, found.body
 
     def line(self, event: FlowEvent) -> bytes:
         """One line of JSON: a CloudEvent in structured mode, or what `raw` has. Raises Unfit."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.flows.definition import KAFKA, Flow, without_credentials
+from penstock.flows.definition import AMQP, KAFKA, Flow, without_credentials
 from penstock.flows.errors import FlowError
 from penstock.flows.events import EventWriter, FlowEvent
 from penstock.sdk.client import Client
 from penstock.sdk.subscription import Subscription
 
-SCHEMES = "http://, https://, file:///PATH, penstock: or penstock://HOST:PORT, kafka://HOST:PORT/TOPIC"
+SCHEMES = (
+    "http://, https://, file:///PATH, penstock: or penstock://HOST:PORT, kafka://HOST:PORT/TOPIC, amqp://HOST/EXCHANGE"
+)
 
 
 class Sink(Protocol):
@@ -53,4 +55,8 @@ def sink_of(flow: Flow, client: Client, source: str) -> Sink:
         from penstock.flows.sinks.kafka import KafkaSink
 
         return KafkaSink(flow, writer)
+    if scheme in AMQP:
+        from penstock.flows.sinks.amqp import AmqpSink
+
+        return AmqpSink(flow, writer)
     raise FlowError(flow.name, "to", f"{to!r} is no place for messages", f"say {SCHEMES}")

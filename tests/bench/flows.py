@@ -1,10 +1,11 @@
 """Flows: how many messages a second a condition looks at, and how many go out by HTTP, beside a plain loop.
 
-    python -m tests.bench.flows FOLDER [where|http|penstock|kafka|kafka-once] [ROUNDS]
+    python -m tests.bench.flows FOLDER [where|http|penstock|kafka|kafka-once|amqp] [ROUNDS]
 
 where: a flow whose condition lets nothing through, messages per second of the flows' CPU. http: one request a message,
 16 at a time, beside aiohttp doing the same in a loop. penstock: to another topic, beside publish_many() of 500. kafka:
 to a topic of one broker, beside confluent-kafka with 1,000 records between flushes; kafka-once: in transactions.
+amqp: to an exchange of RabbitMQ with one durable queue, beside aio-pika with 1,000 messages between confirms.
 The store, the flow and the server share the machine's cores.
 """
 
@@ -18,12 +19,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+import aio_pika
 import aiohttp
 import psutil
+import uvloop
 from aiohttp import web
 from confluent_kafka import Producer
 
-from loadtest.ports import free_port
+from loadtest.ports import HOST, free_port
 from notify.links.address import StoreAddress
 from penstock.sdk.client import Client
 from penstock.store_client import StoreClient
@@ -32,6 +35,7 @@ from store.wire.group_messages import GroupList, GroupsListed
 from store.wire.messages import Role
 from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
+from tests.support.rabbitmq_broker import RabbitMqBroker
 from tests.support.store_process import StoreProcess
 
 LOOKED_AT, SENT, KAFKA_SENT = 400_000, 60_000, 100_000
@@ -182,6 +186,43 @@ def kafka(folder: Path, store: StoreProcess, rounds: int, is_once: bool = False)
     told("kafka-once" if is_once else "kafka", plain, flowing, KAFKA_SENT)
 
 
+async def plain_amqp(port: int, exchange_name: str) -> None:
+    """The same messages by a loop."""
+    async with await aio_pika.connect(host=HOST, port=port) as connection:
+        channel = await connection.channel(on_return_raises=True)
+        exchange = await channel.get_exchange(exchange_name)
+        for at in range(0, SENT, 1_000):
+            await asyncio.gather(
+                *(
+                    exchange.publish(
+                        aio_pika.Message(PAYLOAD % (i % 90), message_id=f"{i:032}", delivery_mode=2),
+                        f"plant.{i % 100}.temp",
+                    )
+                    for i in range(at, at + 1_000)
+                )
+            )
+
+
+def amqp(folder: Path, store: StoreProcess, rounds: int) -> None:
+    fill(store, SENT)
+    plain, flowing = [], []
+    (folder / "rabbitmq").mkdir()
+    broker = RabbitMqBroker(folder / "rabbitmq")
+    try:
+        for number in range(rounds):
+            for name in (f"plain{number}", f"flow{number}"):
+                broker.make(name, {name: "plant.#"})
+            began_s = time.monotonic()
+            uvloop.run(plain_amqp(broker.port, f"plain{number}"))
+            plain.append(time.monotonic() - began_s)
+            text = f'to = "amqp://{broker.url}/flow{number}"\nformat = "raw"\nstart = "earliest"'
+            flowing.append(flowing_s(folder, store, f"amqp{number}", text, SENT)[0])
+            print(f"amqp: {SENT / plain[-1]:,.0f}, {SENT / flowing[-1]:,.0f}")
+    finally:
+        broker.close()
+    told("amqp", plain, flowing)
+
+
 def told(what: str, plain: list[float], flowing: list[float], sent: int = SENT) -> None:
     rates = [sent / statistics.median(each) for each in (plain, flowing)]
     print(f"{what}: a loop {rates[0]:,.0f} messages/s, a flow {rates[1]:,.0f}, {rates[1] / rates[0]:.2f} of it")
@@ -192,6 +233,7 @@ ROWS: dict[str, Callable[[Path, StoreProcess, int], None]] = {
     "http": http,
     "penstock": penstock,
     "kafka": kafka,
+    "amqp": amqp,
     "kafka-once": partial(kafka, is_once=True),
 }
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests.conftest import QUICK
 from tests.support.kafka_fixtures import kafka as kafka
+from tests.support.rabbitmq_fixtures import rabbitmq as rabbitmq
 
 SMALL = {
     **QUICK,

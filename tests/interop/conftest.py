@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.kafka_fixtures import kafka as kafka
+from tests.support.rabbitmq_fixtures import rabbitmq as rabbitmq
 from tests.support.store_process import StoreProcess
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from cloudevents.core.bindings.http import HTTPMessage, from_http_event
+from cloudevents.core.bindings.rabbitmq import RabbitMQMessage, from_rabbitmq_event
 
 from penstock.flows.definition import Flow, FlowSource
 from penstock.flows.errors import Unfit
@@ -53,6 +54,17 @@ def test_a_cloudevent_is_what_the_message_was(mode: str, payload: bytes, content
     assert attributes["time"] == AT
     read = event.get_data()
     assert (json.loads(read) if isinstance(data, dict) and isinstance(read, bytes | str) else read) in (data, payload)
+
+
+@pytest.mark.parametrize("mode", ["cloudevents", "cloudevents-binary"])
+def test_a_message_of_amqp_is_what_the_message_was(mode: str) -> None:
+    mapped = flow(format=mode, map={"headers": {"site": "{levels[1]}"}})
+    made = EventWriter(mapped, "penstock://store").amqp(event_of(mapped, message(b'{"celsius": 91}')))
+    event = from_rabbitmq_event(RabbitMQMessage(dict(made[0]), made[1], made[2]))
+    attributes = event.get_attributes()
+    assert (attributes["id"], attributes["time"], attributes["site"]) == (PLACE.message_id(4096), AT, "7")
+    assert (attributes["subject"], attributes["datacontenttype"]) == ("plant/7/temp", "application/json")
+    assert event.get_data() == {"celsius": 91}
 
 
 def test_a_batch_is_a_list_of_events() -> None:
