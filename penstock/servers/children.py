@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import Mapping
 
 from penstock.errors import PenstockError
@@ -46,13 +47,13 @@ class Child:
         self._grace_s = grace_s
         self._fds = fds
         self._environment = environment
-        self._process: asyncio.subprocess.Process
+        self._process: Process
         self._watching: asyncio.Task[None]
         self.ready = asyncio.Event()
         self._ending = asyncio.Event()
 
     async def start(self) -> None:
-        await self._spawn()
+        self._process = await self._spawn()
         self._watching = asyncio.create_task(self._watch())
 
     async def is_ready(self, stop: Stop) -> bool:
@@ -74,14 +75,14 @@ class Child:
         self._say(ALL_STOP)
         deadline_s = time.monotonic() + self._grace_s
         was_urgent = False
-        while self._process.returncode is None and time.monotonic() < deadline_s:
+        while self._running() and time.monotonic() < deadline_s:
             if stop.is_urgent and not was_urgent:
                 was_urgent = True
                 self._say(AT_ONCE)
             await asyncio.sleep(TICK_S)
-        if self._process.returncode is None:
+        for process in self._running():
             log.error("%s does not end: killed", self.name)
-            self._process.kill()
+            process.kill()
         await self._watching
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -89,19 +90,28 @@ class Child:
         if self.ready.is_set() and self._process.returncode is None:
             self._process.send_signal(number)
 
-    def _say(self, word: bytes) -> None:
-        stdin = self._process.stdin
-        if stdin is not None and not stdin.is_closing():  # it closes a moment before there is a returncode
-            stdin.write(word)
+    def processes(self) -> list[Process]:
+        """The processes that there are under this name, or were last."""
+        return [self._process]
 
-    async def _spawn(self) -> None:
+    def _running(self) -> list[Process]:
+        return [process for process in self.processes() if process.returncode is None]
+
+    def _say(self, word: bytes) -> None:
+        for process in self._running():
+            stdin = process.stdin
+            if stdin is not None and not stdin.is_closing():  # it closes a moment before there is a returncode
+                stdin.write(word)
+
+    async def _spawn(self, more: Mapping[str, str] = NOTHING_MORE, fds: tuple[int, ...] = ()) -> Process:
+        """`more`, `fds`: of its environment and descriptors, besides what every process of this name has."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-        self._process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "penstock", *self._arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=environment | {SUPERVISED: self.name} | dict(self._environment),
-            pass_fds=self._fds,
+            env=environment | {SUPERVISED: self.name} | dict(self._environment) | dict(more),
+            pass_fds=(*self._fds, *fds),
             start_new_session=True,  # Ctrl-C is for this process alone: gateways end before the store does
         )
 
@@ -109,7 +119,10 @@ class Child:
         pause_s = FIRST_PAUSE_S
         while True:
             started_s = time.monotonic()
-            await self._follow()
+            await self._follow(self._process)
+            if (following := await self.following()) is not None:
+                self._process = following
+                continue
             if self._ending.is_set() or not self.is_to_start_again(self._process.returncode):
                 return
             if time.monotonic() - started_s > WELL_AFTER_S:
@@ -119,15 +132,19 @@ class Child:
             if self._ending.is_set():
                 return
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            await self._spawn()
+            self._process = await self._spawn()
 
-    async def _follow(self) -> None:
+    async def _follow(self, process: Process) -> None:
         """Read the child's output until it ends."""
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
+        assert process.stdout is not None
+        async for line in process.stdout:
             self.heard(*announced(line))
         self.admin_url = ""
-        await self._process.wait()
+        await process.wait()
+
+    async def following(self) -> Process | None:
+        """The process that has replaced the one that ended; None if it just ended."""
+        return None
 
     def heard(self, event: str, url: str) -> None:
         """It printed a line for scripts."""

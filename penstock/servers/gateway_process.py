@@ -28,6 +28,7 @@ from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls, StoreTls
 from penstock.servers.facts import ProcessFacts
+from penstock.servers.handover.next_process import SupervisorSocket
 from penstock.servers.handover.predecessor import Upgrade
 from penstock.servers.handover.successor import Successor, placed
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
@@ -40,6 +41,7 @@ log = logging.getLogger("penstock")
 
 CONNECT_S = 3.0
 """How long a process that takes over may take to connect to the store."""
+CANNOT_BE_REPLACED = "upgrade: this process cannot be replaced (it starts, or has no epoll)"
 
 
 def serve(settings: Settings, standby: bool = False) -> int:
@@ -70,12 +72,16 @@ class GatewayParts:
 
 
 class GatewayUpgrade:
-    """Whether another process takes over from this one; SIGUSR2 asks for it."""
+    """Whether another process takes over from this one; SIGUSR2 asks for it, or the supervisor if there is one."""
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
         self._upgrade: Upgrade | None = None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._asked)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR2, self._asked)
+        self._supervisor = SupervisorSocket.of_environment()
+        if self._supervisor is not None:
+            loop.add_reader(self._supervisor.fileno(), self._told, self._supervisor)
 
     @property
     def is_over(self) -> bool:
@@ -84,15 +90,29 @@ class GatewayUpgrade:
 
     def can_begin(self, name: str, link: StoreLink, broker: Broker, listeners: Listeners, listen: list[str]) -> None:
         """From now on this gateway serves."""
-        if listeners.clients is not None and not os.environ.get(SUPERVISED):
+        if listeners.clients is not None:
             moving = MovingOut(broker, link.store, listeners.open, listeners.clients)
             self._upgrade = Upgrade(name, link, broker, moving, listeners.open, listen)
 
     def _asked(self) -> None:
-        if self._upgrade is None:
-            log.warning("upgrade: this process cannot be replaced (it starts, or has a supervisor, or no epoll)")
+        if os.environ.get(SUPERVISED):
+            log.warning("upgrade: this process has a supervisor; send the signal to that, which replaces it")
+        elif self._upgrade is None:
+            log.warning(CANNOT_BE_REPLACED)
         else:
             self._upgrade.ask(self._stop.end, lambda: self._stop.is_asked)
+
+    def _told(self, supervisor: SupervisorSocket) -> None:
+        """The supervisor has started the process that is to replace this one, or is gone."""
+        following = supervisor.take()
+        if following is None:
+            asyncio.get_running_loop().remove_reader(supervisor.fileno())
+            supervisor.close()
+        elif self._upgrade is None:
+            log.warning(CANNOT_BE_REPLACED)
+            following.leave()
+        else:
+            self._upgrade.ask(self._stop.end, lambda: self._stop.is_asked, following)
 
 
 async def _serve(gateway: GatewayParts) -> None:

@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 import tempfile
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from penstock.config.settings import Settings, render
 from penstock.servers.access import AccessLoader
 from penstock.servers.children import Child, ChildFailed
 from penstock.servers.companions import check_console_exposed, start_console, start_flows
+from penstock.servers.gateway_children import GatewayChild, Replacements
 from penstock.servers.listeners import check_exposed
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, open_admin, run
@@ -66,13 +68,18 @@ async def _serve(settings: Settings, gateways: int) -> None:
         shared = replace(settings, wire=wire, gateway=gateway, admin=admin)
         config.write_text(render(shared, hide_secrets=False), encoding="utf-8")
         grace_s = settings.gateway.drain_timeout_s + GRACE_S
-        names = ["store", *(f"gateway-{i}" for i in range(1, gateways + 1))]
-        children = [Child(name, [*_command(name, address), "--config", str(config)], grace_s, fds) for name in names]
+        given = ["--config", str(config)]
+        store = Child("store", ["store", "--listen", address, *given], grace_s, fds)
+        names = [f"gateway-{i}" for i in range(1, gateways + 1)]
+        in_front = [GatewayChild(name, ["gateway", *given], grace_s, fds) for name in names]
+        children, replacements = [store, *in_front], Replacements(in_front, stop)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload_all, children)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, replacements.ask)
         async with AsyncExitStack() as closing:  # gateways end before the store does
             if settings.admin is not None:
                 closing.callback(_open_admin(settings.admin, children).close)
-            for part in (children[:1], children[1:]):
+            closing.push_async_callback(replacements.end)
+            for part in ([store], in_front):
                 closing.push_async_callback(_end_all, part, stop)
                 for child in part:
                     await child.start()
@@ -88,23 +95,19 @@ async def _serve(settings: Settings, gateways: int) -> None:
                 pass
 
 
-def _open_admin(address: str, children: list[Child]) -> Admin:
+def _open_admin(address: str, children: Sequence[Child]) -> Admin:
     from penstock.servers.supervisor_admin import Processes  # imported here, since most processes need no HTTP server
 
     return open_admin(address, Processes(children))
 
 
-def _command(name: str, address: str) -> list[str]:
-    return ["store", "--listen", address] if name == "store" else ["gateway"]
-
-
-def _reload_all(children: list[Child]) -> None:
+def _reload_all(children: Sequence[Child]) -> None:
     """On SIGHUP, have each child read its files again, and reopen its audit log."""
     for child in children:
         child.send_signal(signal.SIGHUP)
 
 
-async def _end_all(children: list[Child], stop: Stop) -> None:
+async def _end_all(children: Sequence[Child], stop: Stop) -> None:
     await asyncio.gather(*(child.end(stop) for child in children))
 
 

@@ -1,4 +1,4 @@
-"""The process that is replaced: on SIGUSR2 it starts the next one, gives it all clients, and ends.
+"""The process that is replaced: it, or its supervisor, starts the next one; it gives that all clients, and ends.
 
 Whatever goes wrong before the next process says that it serves, this one goes on, with every plain connection.
 """
@@ -8,13 +8,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from functools import partial
 
 from gateway.auth.errors import AuthError
 from gateway.broker import Broker
@@ -28,16 +23,13 @@ from notify.remote.store import RemoteStore
 from notify.remote.store_link import StoreLink
 from penstock.servers.handover.channel import Channel, HandOverFailed, HandOverStep
 from penstock.servers.handover.gateway_state import HandedGateway, HandedListener, encode_gateway
+from penstock.servers.handover.next_process import NextProcess, StartedProcess
 from penstock.servers.service_manager import tell_successor
 from store.errors import StoreError
 from store.version import VERSION
 
 log = logging.getLogger("penstock")
 
-SUCCEEDS = "PENSTOCK_SUCCEEDS"
-"""Environment variable of a process that replaces another one: the descriptor of its end of the socket pair."""
-READY_S = 60.0
-"""How long the next process may take to start."""
 REST_S = 1.0
 """How long what is under way may take to come to its end; then the old process goes on."""
 UNDECIDED_S = 0.5
@@ -47,36 +39,6 @@ DRAIN_STEP_S = 0.01
 MOVE_S = 5.0
 """How long it may take to pass all connections, and the next process to serve."""
 UNANSWERED_BATCHES = 2
-
-
-class NextProcess:
-    """A process of the release that is installed now, with the arguments of this one."""
-
-    def __init__(self) -> None:
-        """Raises OSError."""
-        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with other:
-            environment = os.environ | {SUCCEEDS: str(other.fileno())}
-            command = [sys.executable, *sys.orig_argv[1:]]
-            self._process = subprocess.Popen(command, env=environment, pass_fds=[other.fileno()])
-        self.channel = Channel(own)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def ready(self) -> None:
-        """Wait until it has imported everything. Raises HandOverFailed."""
-        self.channel.deadline_s = time.monotonic() + READY_S
-        await asyncio.get_running_loop().run_in_executor(None, partial(self.channel.expect, HandOverStep.READY))
-
-    def serves_after_all(self) -> bool:
-        """End it. Whether it had said before that it serves: then its clients are not this process's any more."""
-        self._process.kill()
-        self._process.wait()
-        has_said = self.channel.has_said(HandOverStep.SERVING)
-        self.channel.close()
-        return has_said
 
 
 class Upgrade:
@@ -102,21 +64,28 @@ class Upgrade:
         self._is_stopping: Callable[[], bool] = lambda: False
         self.is_over = False  # another process serves
 
-    def ask(self, done: Callable[[], None], is_stopping: Callable[[], bool]) -> None:
-        """`is_stopping`: whether this process was asked to stop, and so is not to be replaced."""
+    def ask(
+        self, done: Callable[[], None], is_stopping: Callable[[], bool], following: NextProcess | None = None
+    ) -> None:
+        """`is_stopping`: whether this process was asked to stop, and so is not to be replaced. `following`: the process
+        that the supervisor started; without one this process starts it.
+        """
         if self._task is not None and not self._task.done():
             log.warning("upgrade: one is going on already")
+            if following is not None:
+                following.leave()
             return
         self._is_stopping = is_stopping
-        self._task = asyncio.get_running_loop().create_task(self._run(done))
+        self._task = asyncio.get_running_loop().create_task(self._run(done, following))
 
-    async def _run(self, done: Callable[[], None]) -> None:
-        log.info("upgrade: starting the next process")
-        try:
-            following = NextProcess()
-        except OSError as error:
-            log.error("upgrade: the next process cannot be started: %s; this one goes on", error.strerror or error)
-            return
+    async def _run(self, done: Callable[[], None], following: NextProcess | None) -> None:
+        if following is None:
+            log.info("upgrade: starting the next process")
+            try:
+                following = StartedProcess()
+            except OSError as error:
+                log.error("upgrade: the next process cannot be started: %s; this one goes on", error.strerror or error)
+                return
         try:
             why = await self._pass_to(following)
         except Exception:  # a fault of this program: clients must not wait for ever

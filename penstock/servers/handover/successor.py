@@ -18,7 +18,8 @@ from gateway.handover.state import HandOverRefused, decode_batch
 from gateway.transport.listener import Listener
 from penstock.servers.handover.channel import Channel, HandOverFailed, HandOverStep, close_all
 from penstock.servers.handover.gateway_state import HandedGateway, decode_gateway, decode_listener
-from penstock.servers.handover.predecessor import MOVE_S, SUCCEEDS
+from penstock.servers.handover.next_process import SUCCEEDS
+from penstock.servers.handover.predecessor import MOVE_S
 from store.errors import WireError
 from store.version import VERSION
 from store.wire.messages import Welcome
