@@ -38,7 +38,7 @@ from tests.support.kafka_broker import KafkaBroker
 from tests.support.rabbitmq_broker import RabbitMqBroker
 from tests.support.store_process import StoreProcess
 
-LOOKED_AT, SENT, KAFKA_SENT = 400_000, 60_000, 100_000
+LOOKED_AT, SENT, KAFKA_SENT, AMQP_SENT = 400_000, 60_000, 100_000, 10_000
 AT_ONCE, TOGETHER = 16, 500
 ID = b"7F0000011E14000000000000100052A3"
 PAYLOAD = b'{"celsius": %d.5, "humidity": 61.2, "battery": 3.71, "device": "dev-0007", "ok": true}'
@@ -191,7 +191,7 @@ async def plain_amqp(port: int, exchange_name: str) -> None:
     async with await aio_pika.connect(host=HOST, port=port) as connection:
         channel = await connection.channel(on_return_raises=True)
         exchange = await channel.get_exchange(exchange_name)
-        for at in range(0, SENT, 1_000):
+        for at in range(0, AMQP_SENT, 1_000):
             await asyncio.gather(
                 *(
                     exchange.publish(
@@ -204,7 +204,7 @@ async def plain_amqp(port: int, exchange_name: str) -> None:
 
 
 def amqp(folder: Path, store: StoreProcess, rounds: int) -> None:
-    fill(store, SENT)
+    fill(store, AMQP_SENT)
     plain, flowing = [], []
     (folder / "rabbitmq").mkdir()
     broker = RabbitMqBroker(folder / "rabbitmq")
@@ -216,11 +216,10 @@ def amqp(folder: Path, store: StoreProcess, rounds: int) -> None:
             uvloop.run(plain_amqp(broker.port, f"plain{number}"))
             plain.append(time.monotonic() - began_s)
             text = f'to = "amqp://{broker.url}/flow{number}"\nformat = "raw"\nstart = "earliest"'
-            flowing.append(flowing_s(folder, store, f"amqp{number}", text, SENT)[0])
-            print(f"amqp: {SENT / plain[-1]:,.0f}, {SENT / flowing[-1]:,.0f}")
+            flowing.append(flowing_s(folder, store, f"amqp{number}", text, AMQP_SENT)[0])
     finally:
         broker.close()
-    told("amqp", plain, flowing)
+    told("amqp", plain, flowing, AMQP_SENT)
 
 
 def told(what: str, plain: list[float], flowing: list[float], sent: int = SENT) -> None:
