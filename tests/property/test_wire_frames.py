@@ -31,8 +31,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.floats(kind.ge, kind.le, allow_nan=False)
         case inspect.StrType(pattern=str() as pattern) if "a-f" in pattern:  # a log's identity
             return st.binary(min_size=16, max_size=16).map(bytes.hex)
-        case inspect.StrType(pattern=str() as pattern) if "A-Za-z" in pattern:  # a reader's name
-            return st.text("AZaz09._-", min_size=1, max_size=12)
+        case inspect.StrType(pattern=str() as pattern) if "A-Za-z" in pattern:  # a reader's name, or a file's
+            return st.from_regex("[A-Za-z0-9_][A-Za-z0-9._-]{0,11}", fullmatch=True)
         case inspect.StrType(pattern=str()):  # a group's name
             return st.text(st.characters(codec="utf-8", exclude_characters="/+#\0"), min_size=1, max_size=12)
         case inspect.StrType():
@@ -40,7 +40,7 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
         case inspect.BoolType():
             return st.booleans()
         case inspect.BytesType():
-            return st.binary(min_size=kind.min_length or 0, max_size=50)
+            return st.binary(min_size=kind.min_length or 0, max_size=min(50, kind.max_length or 50))
         case inspect.NoneType():
             return st.none()
         case inspect.EnumType():
