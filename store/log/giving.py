@@ -8,7 +8,9 @@ gone is told by NoSuchCopy.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from hashlib import blake2b
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,8 @@ from store.replication.judging import ReplicaMark
 
 NOT_COPIED = ("LOCK", "LOG")
 """How the names begin of the files that RocksDB makes for itself."""
+
+BASE = attrgetter("base")
 
 
 class GivenCheckpoint(NamedTuple):
@@ -56,23 +60,22 @@ def given_log(log: ReplicatedLog, folder: DataFolder, start: int, most: int) -> 
     """Segments whose bases are at or behind `start`, at most so many. Raises NoSuchCopy, FolderUnusable."""
     mark = log.keeper.newest
     log.gives(mark)
-    bases = [each.base for each in log.segments if start <= each.base < mark.accepted]
+    place = bisect_left(log.segments, start, key=BASE)
+    bases = [each.base for each in log.segments[place : place + most + 1] if each.base < mark.accepted]
     checkpoint = _checkpoint(folder.checkpoint) if log.base else GivenCheckpoint("", [])
-    segments, more = bases[:most], len(bases) > most
-    return GivenLog(log.topic_id, log.marks.identity, mark, log.base, segments, more, checkpoint)
+    return GivenLog(log.topic_id, log.marks.identity, mark, log.base, bases[:most], len(bases) > most, checkpoint)
 
 
 def read_segment(log: ReplicatedLog, base: int, at: int, size: int) -> bytes:
     """Bytes of the segment's file from `at` on, up to what is accepted. Raises NoSuchCopy, FolderUnusable."""
-    bases = [each.base for each in log.segments]
-    if base not in bases:
+    place = bisect_left(log.segments, base, key=BASE)
+    found = log.segments[place : place + 2]
+    if not found or found[0].base != base:
         raise NoSuchCopy(f"segment {base} is not kept any more")
-    following = bases[bases.index(base) + 1 :]
     mark = log.keeper.newest
     log.gives(mark)
-    end = min([*following[:1], mark.accepted]) - base
-    path = log.segments[bases.index(base)].path
-    return _read(path, None, at, max(0, min(size, end - at)))
+    end = min([*map(BASE, found[1:]), mark.accepted]) - base
+    return _read(found[0].path, None, at, max(0, min(size, end - at)))
 
 
 def read_checkpoint(folder: DataFolder, name: str, file: str, at: int, size: int) -> bytes:
