@@ -37,6 +37,7 @@ from store.audit import Audit, AuditEvent
 from store.errors import StoreError, WireError
 from store.files.descriptors import first_of_operators, first_of_store
 from store.ratelimit import RateLimitedLog
+from store.wire.client.address import StorePort
 from store.wire.frames import encode
 from store.wire.handshake import NO_TOKENS
 from store.wire.messages import Refused, RefusedReason, Role
@@ -506,6 +507,5 @@ class WireConnection(asyncio.Protocol):
 def _shown(peername: object) -> str:
     """Where a peer is, for people."""
     if isinstance(peername, tuple):
-        host, port = peername[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return str(StorePort(*peername[:2]))
     return "on the Unix socket"

@@ -59,6 +59,7 @@ from store.replication.clocks import ReplicaTimes
 from store.replication.frames import Leader
 from store.replication.replica import Replica, ReplicaRole
 from store.replication.sending import SendLimits
+from store.wire.client.address import StorePort
 
 log = logging.getLogger("penstock.cluster")
 
@@ -329,4 +330,4 @@ def place_of(leader: Leader | None) -> str:
         return ""
     if address is None or address.host in ("", "0.0.0.0", "::"):
         return ""
-    return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
+    return str(StorePort(address.host, address.port))

@@ -28,6 +28,11 @@ class StorePort(NamedTuple):
             raise ValueError(f"{text!r} is not HOST:PORT")
         return cls(parts.hostname, port)
 
+    def __str__(self) -> str:
+        """HOST:PORT, with brackets around an IPv6 address."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class WireAddress:
@@ -62,8 +67,7 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        ip = f"[{self.ip}]" if ":" in self.ip else self.ip
-        return f"{ip}:{self.port}"
+        return str(StorePort(self.ip, self.port))
 
 
 def endpoints_of(place: StorePort, infos: AddressInfos) -> list[Endpoint]:
