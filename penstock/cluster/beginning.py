@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from lightqueue.opening import OpenStore
 from penstock.cluster.errors import KafkaUnreachable
-from penstock.cluster.topic import TIMEOUT_S, ReplicatedTopic
+from penstock.cluster.topic import TIMEOUT_S, ReplicatedTopic, asked
 from penstock.config.settings import Settings
 from penstock.errors import PenstockError, UsageError
 from penstock.kafka_place import KafkaPlace
@@ -87,16 +87,15 @@ def _write_mark(data: Path, topic_id: str, mark: ReplicaMark) -> None:
 
 def _produce(place: KafkaPlace, value: bytes) -> None:
     faults: list[str] = []
-    producer = Producer({**place.config, "acks": "all", "enable.idempotence": True, "log_level": 0})
-    try:
-        producer.produce(
-            place.topic,
-            value,
-            partition=0,
-            on_delivery=lambda error, _: faults.append(error.str() if error is not None else ""),
-        )
+
+    def told(error: KafkaError | None, _: Message) -> None:
+        faults.append(error.str() if error is not None else "")
+
+    def produce() -> None:
+        producer = Producer({**place.config, "acks": "all", "enable.idempotence": True, "log_level": 0})
+        producer.produce(place.topic, value, partition=0, on_delivery=told)
         producer.flush(TIMEOUT_S)
-    except KafkaException as error:
-        raise KafkaUnreachable(place.topic, error.args[0].str()) from None
+
+    asked(place.topic, produce)
     if faults != [""]:
         raise KafkaUnreachable(place.topic, faults[0] if faults else f"no answer within {TIMEOUT_S:g} s")

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final
-
-from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from penstock.cluster.copying import LeaderLog, connect_to_leader, other_stores
 from penstock.cluster.errors import KafkaUnreachable, NotRecovered
 from penstock.cluster.place import replicated_place
-from penstock.cluster.topic import TIMEOUT_S, ReplicatedTopic, TopicAdmin, check
+from penstock.cluster.topic import PartitionReader, ReplicatedTopic, TopicAdmin, check
 from penstock.config.settings import Settings
 from penstock.errors import PenstockError
 from penstock.kafka_place import KafkaPlace
@@ -62,24 +61,17 @@ def _fault(place: KafkaPlace, topic: ReplicatedTopic, known: KnownMark) -> str:
         return f"topic {place.topic} has the id {topic.id}, and this store has followed the one with {known.topic_id}"
     if mark.offset < 0:
         return ""
-    consumer = Consumer({**place.config, "group.id": place.config["client.id"], "enable.auto.commit": False})
-    try:
-        first, end = consumer.get_watermark_offsets(TopicPartition(place.topic, 0), timeout=TIMEOUT_S)
+    with closing(PartitionReader(place)) as reader:
+        first, end = reader.bounds()
         if mark.offset >= end:
             return f"topic {place.topic} ends at offset {end}, and this store has accepted offset {mark.offset}"
         if mark.offset < first:
             return ""  # it copies what it lacks by itself
-        consumer.assign([TopicPartition(place.topic, 0, mark.offset)])
-        message = consumer.poll(TIMEOUT_S)
-        if message is None or message.error() is not None:
-            raise KafkaUnreachable(place.topic, f"its record at offset {mark.offset} cannot be read")
-        value = message.value() or b""
-    except KafkaException as error:
-        raise KafkaUnreachable(place.topic, error.args[0].str()) from None
-    finally:
-        consumer.close()
+        message = reader.record(mark.offset)
+    if message is None:
+        raise KafkaUnreachable(place.topic, f"its record at offset {mark.offset} cannot be read")
     try:
-        is_same = decode_frame(value).checksum == mark.checksum
+        is_same = decode_frame(message.value() or b"").checksum == mark.checksum
     except FrameDamaged:
         is_same = False
     return "" if is_same else f"the record of topic {place.topic} at offset {mark.offset} is not what it has accepted"

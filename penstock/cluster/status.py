@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import Any, Final
-
-from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from penstock.cluster.errors import KafkaUnreachable, TopicUnfit
 from penstock.cluster.place import replicated_place
 from penstock.cluster.progress import ClusterProgress, StoreProgress
-from penstock.cluster.topic import TIMEOUT_S, TopicAdmin, check
+from penstock.cluster.topic import PartitionReader, TopicAdmin, check
 from penstock.config.settings import Settings
 from penstock.kafka_place import KafkaPlace
 from store.errors import FrameDamaged
@@ -43,15 +42,12 @@ def status(settings: Settings) -> dict[str, Any]:
 
 def _partition(place: KafkaPlace, faults: list[str]) -> dict[str, Any]:
     """Where the partition begins and ends, and what its newest frame says."""
-    consumer = Consumer({**place.config, "group.id": place.config["client.id"], "enable.auto.commit": False})
-    try:
-        partition = TopicPartition(place.topic, 0)
-        first, end = consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S)
+    with closing(PartitionReader(place)) as reader:
+        first, end = reader.bounds()
         found: dict[str, Any] = {"first": first, "end": end, "epoch": 0, "log_end": 0, "silent_s": None}
         if end > first:
-            consumer.assign([TopicPartition(place.topic, 0, end - 1)])
-            message = consumer.poll(TIMEOUT_S)
-            if message is None or message.error() is not None:
+            message = reader.record(end - 1)
+            if message is None:
                 raise KafkaUnreachable(place.topic, "its newest record cannot be read")
             found["silent_s"] = round(max(0.0, time.time() - message.timestamp()[1] / 1000), 1)
             try:
@@ -59,10 +55,6 @@ def _partition(place: KafkaPlace, faults: list[str]) -> dict[str, Any]:
                 found |= {"epoch": frame.epoch, "log_end": frame.end if not frame.kind else frame.base}
             except FrameDamaged as error:
                 faults.append(f"offset {end - 1}: {error}; let only stores write to the topic")
-    except KafkaException as error:
-        raise KafkaUnreachable(place.topic, error.args[0].str()) from None
-    finally:
-        consumer.close()
     return found
 
 

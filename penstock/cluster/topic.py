@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
@@ -53,6 +53,35 @@ def asked(topic: str, ask: Callable[[], T]) -> T:
         raise KafkaUnreachable(topic, error.args[0].str()) from None
     except TimeoutError:
         raise KafkaUnreachable(topic, f"no answer within {TIMEOUT_S:g} s") from None
+
+
+class PartitionReader:
+    """Reads single records of the partition, for a command. Its calls block, and raise KafkaUnreachable."""
+
+    def __init__(self, place: KafkaPlace) -> None:
+        self._topic = place.topic
+        self._consumer = Consumer({**place.config, "group.id": place.config["client.id"], "enable.auto.commit": False})
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def bounds(self) -> tuple[int, int]:
+        """The first offset, and the one behind the last record."""
+        partition = TopicPartition(self._topic, 0)
+        found = asked(self._topic, lambda: self._consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S))
+        if found is None:
+            raise KafkaUnreachable(self._topic, f"no answer within {TIMEOUT_S:g} s")
+        return found
+
+    def record(self, offset: int) -> Message | None:
+        """None: it cannot be read."""
+
+        def read() -> Message | None:
+            self._consumer.assign([TopicPartition(self._topic, 0, offset)])
+            return self._consumer.poll(TIMEOUT_S)
+
+        message = asked(self._topic, read)
+        return None if message is None or message.error() is not None else message
 
 
 class TopicAdmin:
