@@ -21,7 +21,8 @@ from gateway.mqtt.packets import Publish, QoS
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from tests.support.moved_clients import NumbersClient, finish_all, start_all
 from tests.support.server_process import free_port
-from tests.support.upgraded_server import PATIENCE_S, UpgradedServer
+from tests.support.upgraded_gateway import PATIENCE_S
+from tests.support.upgraded_server import UpgradedServer
 
 SETTINGS: dict[str, object] = {
     "gateway.sys_interval_s": 0,

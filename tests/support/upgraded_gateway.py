@@ -1,4 +1,4 @@
-"""A gateway that is replaced by another process: who serves now, what its log says, and the end of all of them."""
+"""Processes that are replaced: what their log says; of a gateway who serves now, and the end of all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,20 @@ from loadtest.chaos.part import Part
 PATIENCE_S = 90
 
 
-class UpgradedGateway(Part):
+class UpgradedProcess(Part):
+    """One whose log tells how an upgrade goes."""
+
+    def said(self, pattern: str) -> list[str]:
+        return re.findall(pattern, self.log_text())
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, self.log_text()[-3_000:]
+            time.sleep(0.01)
+
+
+class UpgradedGateway(UpgradedProcess):
     """Its settings are in a file, so that the next process may have others."""
 
     def __init__(
@@ -39,15 +52,6 @@ class UpgradedGateway(Part):
         """What the next process reads."""
         urls = ", ".join(f'"{url}"' for url in listen)
         self._config.write_text(f'[gateway]\nstore = "{store_url}"\nlisten = [{urls}]\n')
-
-    def said(self, pattern: str) -> list[str]:
-        return re.findall(pattern, self.log_text())
-
-    def wait_for(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, self.log_text()[-3_000:]
-            time.sleep(0.01)
 
     def ask(self) -> None:
         """Ask for an upgrade, and do not wait."""

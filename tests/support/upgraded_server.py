@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
 
-from loadtest.chaos.part import Part
-
-PATIENCE_S = 90
+from tests.support.upgraded_gateway import UpgradedProcess
 
 
-class UpgradedServer(Part):
+class UpgradedServer(UpgradedProcess):
     def __init__(self, folder: Path, port: int, gateways: int, settings: Mapping[str, object]) -> None:
         command = ["serve", "--gateways", str(gateways), "--data", str(folder / "data")]
         command += ["--listen", f"mqtt://127.0.0.1:{port}"]
@@ -42,15 +38,6 @@ class UpgradedServer(Part):
         """What the next gateways read."""
         gateway = psutil.Process(min(self.gateways)).cmdline()
         return Path(gateway[gateway.index("--config") + 1])
-
-    def said(self, pattern: str) -> list[str]:
-        return re.findall(pattern, self.log_text())
-
-    def wait_for(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, self.log_text()[-3_000:]
-            time.sleep(0.01)
 
     def ask(self) -> None:
         """Ask for an upgrade, and do not wait."""
