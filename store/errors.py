@@ -111,7 +111,7 @@ class NotReplicated(StoreError):
 
 
 class CopyDamaged(StoreError):
-    """What another store gave does not read back."""
+    """The bytes that another store gave are damaged."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"{what} of the other store: {reason}; see there what `penstock store check` says")

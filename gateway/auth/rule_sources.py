@@ -9,7 +9,7 @@ from gateway.auth.permissions import ACTIONS, MAX_QOS, REFUSED, Pattern, Rule
 
 
 def source_of(rule: Rule) -> dict[str, Any]:
-    """What parse_rules() makes this rule of."""
+    """The data from which parse_rules() makes this rule."""
     names = [name for name, action in ACTIONS.items() if action & rule.actions]
     source: dict[str, Any] = {"topics": [_filter(pattern) for pattern in rule.topics]}
     if rule.max_qos == REFUSED:

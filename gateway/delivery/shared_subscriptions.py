@@ -87,7 +87,7 @@ class SharedSubscriptions:
             self.subscribe(session, subscription, LATEST, _nothing)
 
     def take_over(self, session: Session, subscription: SubscriptionState) -> GroupSubscription[Session]:
-        """A session goes on that another process had; its seat is to be put into it, and what is in flight."""
+        """Make the subscription of a session that another process had. The caller adds its seat and deliveries."""
         share = GroupSubscription(session, subscription, group_of(subscription.topic_filter), self.has_work)
         session.add_share(subscription.topic_filter, share)
         self._shares[share] = None

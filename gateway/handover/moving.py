@@ -35,7 +35,7 @@ from gateway.transport.listener import Listener
 from notify.steps import in_steps
 
 BATCH_BYTES = 1 << 20
-"""Of what clients have sent or are to be sent: a batch with more is not made larger."""
+"""A batch takes no further connection once its clients' unread and unsent bytes come to this."""
 
 
 class PackedBatch(NamedTuple):
@@ -90,7 +90,7 @@ class MovingOut:
                 connection.close(ReasonCode.SERVER_BUSY)
 
     def fault(self) -> str:
-        """What is still under way; empty: nothing is."""
+        """The first thing found that is still under way; empty: nothing is."""
         broker = self._broker
         broker.core.set_clock()
         broker.registry.note_positions()
@@ -208,7 +208,7 @@ class MovingIn:
         broker.turn.request()
 
     def _judge(self, sessions: list[Session]) -> Iterator[None]:
-        """By what this process knows of users and bans."""
+        """Judge the clients by what this process knows of users and bans."""
         for session in sessions:
             if session.link is not None:
                 self._broker.admission.taken_over(session.link)

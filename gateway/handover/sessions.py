@@ -37,7 +37,7 @@ from lightqueue.queues._queues import Queue
 from notify.api import GroupConsumer, LeasedMessages
 
 RefOf = Callable[[Queue], int]
-"""What the store calls a queue that is followed. Raises KeyError."""
+"""The store's reference of a queue that is followed. Raises KeyError."""
 PlaceOf = Callable[[GroupConsumer], int]
 """The place of a consumer of a group among those of this gateway."""
 QueueOf = Callable[[int], Queue]
@@ -178,7 +178,7 @@ def has_under_way(session: Session) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SessionParts:
-    """What sessions are put into."""
+    """The gateway's objects to which a session that was taken over is added."""
 
     deliverer: Deliverer
     shared: SharedSubscriptions
@@ -250,7 +250,7 @@ def _take_share(handed: HandedShare, session: Session, parts: SessionParts) -> N
 
 
 def _delivery(handed: HandedDelivery, share: Deliveries) -> Delivery:
-    """One that was settled may be told to the group again, which then takes no notice."""
+    """The group may be told of a settled delivery again, which it ignores."""
     delivery = Delivery(share, handed.serial, handed.queue_offset, handed.log_offset, handed.qos)
     delivery.released = handed.released
     return delivery

@@ -107,7 +107,7 @@ class Listener:
 
     @property
     def descriptors(self) -> list[int]:
-        """Of the listening sockets."""
+        """The descriptors of the listening sockets."""
         return [each.fileno() for each in self._sockets]
 
     def pause(self) -> None:

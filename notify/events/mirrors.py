@@ -62,7 +62,7 @@ class Mirrors:
         self.watched.begin(mirror.queue)
 
     def unread(self) -> list[Queue]:
-        """Those that nothing reads."""
+        """The queues that have no reader."""
         return [queue for queue, mirror in self.by_queue.items() if not mirror.readers]
 
     def unfollow(self, queue: Queue) -> list[int] | None:

@@ -57,7 +57,7 @@ class RemoteGroups:
         return [joined.handed() for joined in self.consumers]
 
     def places(self) -> Mapping[GroupConsumer, int]:
-        """Of the consumers, as handed() has them."""
+        """The place of each consumer in the list that handed() gives."""
         return {joined: place for place, joined in enumerate(self.consumers)}
 
     def take_over(self, handed: HandedConsumer, handed_to: Callable[[LeasedMessages], None]) -> RemoteConsumer:

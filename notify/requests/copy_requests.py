@@ -16,7 +16,7 @@ from store.wire.messages import Failed, FailureCode
 PIECE_BYTES: Final = 256 << 10
 """The most of one answer, so that it takes less than a millisecond of the loop where the pages are in memory."""
 BASE_BYTES: Final = 9
-"""Of a segment in an answer, at most."""
+"""The most that one segment takes in an answer."""
 COPY_REQUESTS: Final = (AskCopy, CopySegment, CopyCheckpoint)
 CopyRequest = AskCopy | CopySegment | CopyCheckpoint
 

@@ -36,7 +36,7 @@ class LogHistory(NamedTuple):
 
 
 def history_of(data: Path, settings: Settings) -> LogHistory:
-    """What the cluster is to begin with; the store is stopped. Raises PenstockError."""
+    """The log with which the cluster is to begin. Its store is stopped. Raises PenstockError."""
     if not segment_paths(data / LOG):
         raise UsageError(f"{data}: has no log to begin a cluster with")
     try:

@@ -130,7 +130,7 @@ def differs_at(own: Path, copy: Path, accepted: int, end: int) -> int | None:
 
 
 def _same_bytes(one: Path, other: Path, size: int) -> int:
-    """So many bytes at the beginnings of two files, of the first `size`, are the same."""
+    """The number of bytes, up to `size`, that two files have in common at their beginnings."""
     with one.open("rb") as a, other.open("rb") as b:
         for at in range(0, size, READ_BYTES):
             length = min(READ_BYTES, size - at)

@@ -77,7 +77,7 @@ class Mapped(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class KafkaOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What only flows to and from Kafka have. `id`: of the flow in Kafka, empty: "penstock.flow." and its name."""
+    """What only flows to and from Kafka have. `id`: the flow's name in Kafka; empty: "penstock.flow.NAME"."""
 
     exactly_once: bool = False
     id: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9._-]{1,249})?\Z")] = ""

@@ -41,7 +41,7 @@ def commit_copy(data: Path, keep: str = "") -> None:
 
 
 def discard_copying(data: Path) -> None:
-    """What an earlier process has copied is not needed any more."""
+    """Delete what an earlier process has copied."""
     with suppress(OSError):
         clear(data / COPYING)
 

@@ -124,7 +124,7 @@ class AmqpSink:
             return self._link
 
     def _drop(self, link: AmqpLink) -> None:
-        """What is under way on it fails."""
+        """Close the link. Messages that are under way on it fail."""
         if self._link is link:
             self._link = None
         task = asyncio.create_task(link.close())
@@ -181,5 +181,5 @@ class AmqpSink:
 
 
 def _fault(task: asyncio.Task[None]) -> BaseException | None:
-    """Of one that is done."""
+    """The error of a task that is done; None: it has none."""
     return SinkAway("the flow ends") if task.cancelled() else task.exception()

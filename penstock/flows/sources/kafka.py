@@ -360,7 +360,7 @@ class TopicAtWork:
 
 
 def peer_name(flow: Flow, topic: KafkaTopic, partition: int | None = None) -> str:
-    """By which the store knows a topic of a flow, and each partition of it."""
+    """The name by which the store knows a topic of a flow, or one partition of the topic."""
     name = f"{PRODUCER}kafka:{flow.name}:{topic.cluster_id}:{topic.topic_id}"
     return name if partition is None else f"{name}:{partition}"
 

@@ -21,7 +21,7 @@ from penstock.errors import PenstockError
 
 HEAD = struct.Struct("<IB")
 MOST_BYTES = 512 << 20
-"""Of one frame: a packet of a client may have 256 MiB, and as much may wait for it."""
+"""The most content of one frame: a client's packet may have 256 MiB, and as much may wait for the client."""
 MOST_DESCRIPTORS = 252
 """With one frame; the system passes 253."""
 
@@ -106,7 +106,7 @@ class Channel:
         return ""
 
     def has_said(self, kind: HandOverStep) -> bool:
-        """Whether the other end, which is gone, has said that before."""
+        """Whether the other process, which has ended, had sent a frame of this kind."""
         self.deadline_s = time.monotonic() + 1.0
         with suppress(HandOverFailed):
             while True:

@@ -33,7 +33,7 @@ log = logging.getLogger("penstock")
 REST_S = 1.0
 """How long what is under way may take to come to its end; then the old process goes on."""
 UNDECIDED_S = 0.5
-"""Of that: for clients that are being let in."""
+"""The part of REST_S after which clients that are still being let in are refused."""
 STEP_S = 0.002
 DRAIN_STEP_S = 0.01
 MOVE_S = 5.0
