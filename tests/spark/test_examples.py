@@ -66,6 +66,7 @@ def test_telemetry_by_the_minute(example: Example, data: str, spark: SparkSessio
     assert (hottest.machine, hottest.hottest > 120) == ("machine/0", True)
 
 
+@pytest.mark.nightly
 def test_who_falls_silent_is_told_of_once(example: Example, data: str, spark: SparkSession, tmp_path: Path) -> None:
     assert example("offline").main([data, str(tmp_path)]) == 0
     rows = spark.read.parquet(str(tmp_path / "alerts")).orderBy("since").collect()
@@ -109,6 +110,7 @@ def test_alerts_reach_a_device(
     assert sorted(got) == [("alerts/machine/1", "offline"), ("alerts/machine/1", "online")]
 
 
+@pytest.mark.nightly
 def test_anomalies_by_score_and_by_model(example: Example, data: str, spark: SparkSession, tmp_path: Path) -> None:
     anomalies = example("anomalies")
     for work in ("scores", "train", "detect"):
@@ -143,6 +145,7 @@ def test_trips_of_vehicles(example: Example, data: str, spark: SparkSession, tmp
     assert {round(row.top_kmh) for row in rows if row.vehicle == "vehicle/3"} == {43}
 
 
+@pytest.mark.nightly
 def test_the_notebook_runs(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = nbformat.read(EXAMPLES / "fleet.ipynb", as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]

@@ -99,6 +99,7 @@ def test_each_file_is_of_one_day_and_level_sorted_and_described(
         assert len({row["topic"].split("/")[0] for row in rows}) == 1
 
 
+@pytest.mark.nightly
 def test_killed_in_the_middle_the_old_manifest_counts(store: MessageStore, tmp_path: Path, spark: SparkSession) -> None:
     target = tmp_path / "exported"
     before, _ = export(store, target, spark)

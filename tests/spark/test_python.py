@@ -49,6 +49,7 @@ def test_an_import_before_the_session_is_enough(folder: Path, tmp_path: Path) ->
     assert "rows 1" in job(program, folder, tmp_path).stdout
 
 
+@pytest.mark.nightly
 def test_a_session_that_was_there_first(folder: Path, tmp_path: Path) -> None:
     program = SESSION + "import penstock.spark\npenstock.spark.register(spark)\n" + COUNT
     assert "rows 1" in job(program, folder, tmp_path).stdout

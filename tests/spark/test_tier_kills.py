@@ -57,6 +57,7 @@ def drop(data: Path, publisher: Publisher, share_of_it: int) -> None:
         publisher.more()
 
 
+@pytest.mark.nightly
 @pytest.mark.catalogue("N51")
 def test_kill_the_driver_over_the_seam(
     spark: SparkSession, start_driver: Callable[[Path, str], Driver], penstock_server: ServerFactory, tmp_path: Path

@@ -236,8 +236,15 @@ def test_what_retention_took_from_a_group_is_told(tmp_path: Path, place: TablePl
         wait_until(lambda: sum(map(int, re.findall(r"skips (\d+) messages", store.log_text()))) == lost)
 
 
-@pytest.mark.parametrize("is_in_log", [True, False])
-@pytest.mark.parametrize("topic_filter", ["$own/1", "$own/#"])
+@pytest.mark.parametrize(
+    ("topic_filter", "is_in_log"),
+    [
+        ("$own/1", False),
+        ("$own/#", True),
+        pytest.param("$own/1", True, marks=pytest.mark.nightly),
+        pytest.param("$own/#", False, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_tier_that_counts_otherwise_is_read_by_the_stores_numbers(
     tmp_path: Path, store: StoreProcess, place: TablePlace, topic_filter: str, is_in_log: bool
 ) -> None:

@@ -30,8 +30,6 @@ from tests.tier.places import TablePlace
 from tests.tier.tally import in_table_and_log
 from tests.tier.tier_process import SMALL, Tier, oldest, publish, wait_until
 
-pytestmark = pytest.mark.s3_by_day
-
 KILLS = 6
 
 
@@ -42,6 +40,7 @@ def tier(tmp_path: Path, store: StoreProcess, place: TablePlace) -> Iterator[Tie
     tier.kill()
 
 
+@pytest.mark.s3_by_day
 def test_each_acknowledged_message_is_in_the_table_once(store: StoreProcess, tier: Tier, seed: int) -> None:
     rng = random.Random(seed)
     sent = 0
@@ -70,6 +69,7 @@ def assert_is_there(sent: int, store: StoreProcess, tier: Tier) -> None:
         assert sorted(int(each[:6]) for each in in_table_and_log(tier.place, log)) == list(range(sent))
 
 
+@pytest.mark.s3_by_day
 def test_retention_waits_for_the_table_and_goes_on_behind_it(
     tmp_path: Path, store: StoreProcess, place: TablePlace, seed: int
 ) -> None:
@@ -88,7 +88,9 @@ def test_retention_waits_for_the_table_and_goes_on_behind_it(
     tier.kill()
 
 
-@pytest.mark.parametrize("case", ["table has more", "table has less", "cut in the middle"])
+@pytest.mark.parametrize(
+    "case", ["table has more", pytest.param("table has less", marks=pytest.mark.nightly), "cut in the middle"]
+)
 def test_a_restored_store_goes_on_in_the_table(
     tmp_path: Path, store: StoreProcess, place: TablePlace, seed: int, case: str
 ) -> None:

@@ -52,9 +52,6 @@ CYTHON_BROAD_EXCEPT = re.compile(r"^\s*except\s*(?:(?:Base)?Exception\b[^:]*)?:"
 MANAGER = re.compile(r"^\s*(?:cdef class|class|(?:async )?def|cp?def [\w\s*]+?)\s+\w*manager\s*[(:]", re.IGNORECASE)
 
 
-pytestmark = pytest.mark.xdist_group("sources")  # they parse all of them
-
-
 @cache
 def source_files() -> tuple[Path, ...]:
     return tuple(
