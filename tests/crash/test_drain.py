@@ -19,7 +19,6 @@ TOPICS = 16
 CLIENTS_PER_S = 50
 DRAIN_TIMEOUT_S = 19
 LEASE_MS = 10_000  # no gateway is to lose its own, however busy the machine: its clients would not be told
-LIVES = 2
 """Drains in a test, each of another gateway."""
 
 
@@ -59,11 +58,12 @@ async def drain(cluster: Cluster, load: ChaosLoad, number: int) -> float:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("lives", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.catalogue("G28")
-async def test_clients_go_on_at_the_other_gateway(cluster: Cluster, seed: int) -> None:
+async def test_clients_go_on_at_the_other_gateway(cluster: Cluster, seed: int, lives: int) -> None:
     load = load_on(cluster, seed)
     async with load.running():
-        for number in range(LIVES):
+        for number in range(lives):
             load.allow(10)
             await load.ledger.progress(500)
             await until(lambda: all(client.connection is not None for client in load.clients), "all CONNACKs")

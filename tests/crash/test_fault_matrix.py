@@ -32,6 +32,7 @@ FAULTS: dict[str, tuple[float, Action, Action]] = {
     "Redis stopped": (STOPPED_S, lambda c: c.redis.pause(), lambda c: c.redis.resume()),
     "Redis cut off": (CUT_S, lambda c: c.redis_wire.cut(), lambda c: c.redis_wire.mend()),
 }
+BY_NIGHT = ("store stopped", "gateway stopped", "Redis stopped", "Redis cut off")
 
 
 @pytest.fixture
@@ -57,7 +58,9 @@ def load_on(cluster: Cluster, seed: int) -> ChaosLoad:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(name, marks=pytest.mark.nightly) if name in BY_NIGHT else name for name in FAULTS]
+)
 @pytest.mark.catalogue("O59")
 async def test_nothing_is_lost(fault: str, cluster: Cluster, seed: int) -> None:
     lasts_s, begin, end = FAULTS[fault]

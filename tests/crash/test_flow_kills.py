@@ -21,7 +21,7 @@ from tests.support.steady import NumbersPublisher
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
-BY_DAY, BY_NIGHT = 4, 20
+BY_DAY, BY_NIGHT = 2, 20
 PATIENCE_S = 120
 FLOWS = """
 [flow.hook]

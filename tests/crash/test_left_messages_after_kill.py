@@ -78,8 +78,15 @@ def waiting(cluster: Cluster) -> int:
 
 
 @pytest.mark.catalogue("G27")
-@pytest.mark.parametrize("is_taken_away", [False, True])
-@pytest.mark.parametrize("kills", ["gateway", "both"])
+@pytest.mark.parametrize(
+    ("kills", "is_taken_away"),
+    [
+        ("gateway", False),
+        ("both", True),
+        pytest.param("gateway", True, marks=pytest.mark.nightly),
+        pytest.param("both", False, marks=pytest.mark.nightly),
+    ],
+)
 def test_what_a_killed_gateway_leaves_another_judges(site: Site, kills: str, is_taken_away: bool) -> None:
     devices = site.leave()
     cluster = site.cluster

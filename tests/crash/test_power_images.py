@@ -15,7 +15,7 @@ from loadtest.power.run import Power, PowerOptions, power
 from penstock.commands.chaos_power import consumers
 from tests.support.server_process import ROOT
 
-IMAGES = 150
+IMAGES = 75
 TIMEOUT_S = 300
 
 

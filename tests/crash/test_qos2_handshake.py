@@ -31,7 +31,8 @@ async def kill(load: ChaosLoad, connection: MqttConnection) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("flush", "lose", "version"), [("async", cut, 4), ("sync", cut, 5), ("async", kill, 5), ("sync", kill, 4)]
+    ("flush", "lose", "version"),
+    [("async", cut, 4), ("sync", cut, 5), ("async", kill, 5), pytest.param("sync", kill, 4, marks=pytest.mark.nightly)],
 )
 @pytest.mark.catalogue("G23")
 async def test_answers_lost_at_each_step(

@@ -21,7 +21,7 @@ from store.recovery.quarantine import Quarantine
 from tests.support.server_process import ROOT
 from tests.support.stores import Stores, commit_log, fill, small
 
-INJURIES = 30
+INJURIES = 15
 TIMEOUT_S = 300
 
 

@@ -23,7 +23,7 @@ from store.settings import StoreSettings
 from tests.conftest import QUICK, SHARED_PORT, ServerFactory
 from tests.crash.replayed import assert_index_equals_replay
 
-KILLS = 8
+KILLS = 4
 TOPICS = (("load/a", 1), ("load/b", 2), ("load/c", 2), ("load/d", 1))
 
 

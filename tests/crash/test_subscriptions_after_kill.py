@@ -16,7 +16,7 @@ TOPICS = {"exact/{}": "exact/{}", "one/{}/+": "one/{}/x", "all/{}/#": "all/{}", 
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("flush", "version"), [("async", 4), ("sync", 5)])
+@pytest.mark.parametrize(("flush", "version"), [("async", 4), pytest.param("sync", 5, marks=pytest.mark.nightly)])
 async def test_a_subscription_and_its_end_survive(
     flush: str, version: int, penstock_server: ServerFactory, small: dict[str, object], seed: int
 ) -> None:

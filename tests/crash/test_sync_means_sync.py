@@ -21,7 +21,7 @@ MARK = "message-{:05};"
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("qos", [QoS.AT_LEAST_ONCE, QoS.EXACTLY_ONCE])
+@pytest.mark.parametrize("qos", [QoS.AT_LEAST_ONCE, pytest.param(QoS.EXACTLY_ONCE, marks=pytest.mark.nightly)])
 @pytest.mark.catalogue("A2")
 async def test_each_acknowledgement_follows_its_fdatasync(
     qos: QoS, penstock_server: ServerFactory, small: dict[str, object], seed: int, tmp_path: Path

@@ -61,8 +61,10 @@ def measured(kind: str, folder: Path, workload: Workload) -> WorkloadRun:
         return run(workload, broker.address, broker.pids, lambda *_: None)
 
 
-@pytest.mark.parametrize("version", [4, 5])
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("qos", "version"),
+    [(0, 4), (1, 5), (2, 5), *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((0, 5), (1, 4), (2, 4)))],
+)
 @pytest.mark.catalogue("O60")
 def test_what_is_sent_is_delivered_and_counted(tmp_path: Path, qos: int, version: int) -> None:
     file = tmp_path / "short.toml"
@@ -273,7 +275,7 @@ def test_compare(tmp_path: Path) -> None:
     assert ours.survived == ours.acknowledged >= worth.MESSAGES
 
 
-@pytest.mark.parametrize("name", ["rabbitmq", "redis"])
+@pytest.mark.parametrize("name", [pytest.param("rabbitmq", marks=pytest.mark.nightly), "redis"])
 def test_what_is_no_broker_of_ours_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
     if not KINDS[name].is_installed:
         pytest.skip(f"{KINDS[name].program} is not installed")

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from tests.conftest import IN_ALL_TOPOLOGIES, ServerFactory, SharedServers
+from tests.conftest import ONE_PROCESS_BY_DAY, ServerFactory, SharedServers
 from tests.interop.programs import TIMEOUT_S, mark_ready, penstock, penstock_sub, run
 from tests.support.server_process import PenstockServer
 
-pytestmark = IN_ALL_TOPOLOGIES
+pytestmark = ONE_PROCESS_BY_DAY
 
 
 @pytest.fixture

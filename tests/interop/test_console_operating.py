@@ -176,7 +176,7 @@ def violations(page: Page) -> list[str]:
     return [f"{each['id']}: {node['html']}" for each in found["violations"] for node in each["nodes"]]
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["light", "dark"])
 def test_pages_are_accessible_and_fit_a_phone(browsers: ConsoleBrowsers, server: PenstockServer, dark: bool) -> None:
     PahoClient(server.port, client_id="access-1").connect().publish("access/ible", [b'{"n": 1}', b"2"], 1)
     window = browsers.window(console_url(server), dark=dark, width=390 if dark else 1280)

@@ -129,6 +129,7 @@ def test_a_bridge_both_ways_through_kills(
     nothing_is_lost(server, start_mosquitto(BRIDGE.format(server.port)), start_site)
 
 
+@pytest.mark.nightly
 def test_a_bridge_of_mqtt_5_with_a_session_expiry_interval(
     penstock_server: ServerFactory, start_mosquitto: StartMosquitto, start_site: Start
 ) -> None:

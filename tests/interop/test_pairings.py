@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import IN_ALL_TOPOLOGIES, SharedServers
+from tests.conftest import ONE_PROCESS_BY_DAY, SharedServers
 from tests.interop.programs import PUBLISHERS, SUBSCRIBERS, TIMEOUT_S, Message, PahoClient, mark_ready, run
 from tests.support.server_process import PenstockServer
 
-pytestmark = IN_ALL_TOPOLOGIES
+pytestmark = ONE_PROCESS_BY_DAY
 
 MESSAGES = 25
 

@@ -64,7 +64,9 @@ def all_three(topic: str, number: int = 1) -> Any:
 
 
 @IN_ALL_TOPOLOGIES
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize(
+    "qos", [pytest.param(0, marks=pytest.mark.nightly), 1, pytest.param(2, marks=pytest.mark.nightly)]
+)
 def test_a_message_is_traced_from_its_publisher_to_its_subscriber(
     penstock_server: ServerFactory, collector: OtlpCollector, topology: str, qos: int
 ) -> None:
