@@ -23,6 +23,7 @@ from store.moments import ago_ms
 
 MOST_READ: Final = 1_000  # at a time
 FETCHED_KB: Final = 16_384  # that the library holds besides
+BACKOFF_MS: Final = 20  # once it holds enough, until it fetches again; by itself it waits for a second
 TIMEOUT_S: Final = 10.0
 WAIT_S: Final = 0.2  # for records, before it is looked at what else is to do
 NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # of a topic, where brokers give none
@@ -53,6 +54,7 @@ class KafkaReader:
             "isolation.level": "read_committed",
             "queued.min.messages": 10_000,
             "queued.max.messages.kbytes": FETCHED_KB,
+            "fetch.queue.backoff.ms": BACKOFF_MS,
             "max.poll.interval.ms": 86_400_000,
             "error_cb": self._errors.append,
         }
