@@ -22,6 +22,7 @@ from penstock.flows.sources.records import RECORDS
 from penstock.kafka_place import KafkaMechanism
 
 AMQP = ("amqp", "amqps")
+MQTT = ("mqtt", "mqtts")
 KAFKA = ("kafka", "kafkas")
 PENSTOCK = ("penstock", "penstocks")
 Format = Literal["cloudevents", "cloudevents-binary", "cloudevents-batch", "raw"]
@@ -94,6 +95,17 @@ class AmqpOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     password: Secret | None = None
 
 
+class MqttOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What only flows to MQTT have. `id`: begins the client identifier; empty: "penstock-flow-NAME"."""
+
+    user: str = ""
+    password: Secret | None = None
+    id: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    version: Literal["5", "3.1.1"] = "5"
+    qos: Literal[0, 1, 2] = 1
+    retain: Literal["keep", "yes", "no"] = "keep"
+
+
 class FlowSource(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename={"from_": "from", "map_": "map"}):
     """One flow as the file has it. docs/flows.md has what each field means."""
 
@@ -120,6 +132,7 @@ class FlowSource(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename
     rotate_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 1 << 30
     kafka: KafkaOptions = KafkaOptions()
     amqp: AmqpOptions = AmqpOptions()
+    mqtt: MqttOptions = MqttOptions()
 
 
 _PLAIN = FlowSource("", "")
@@ -156,6 +169,7 @@ class Flow:
         self.token = source.token.read(name, "token") if source.token is not None else ""
         self.kafka_password = source.kafka.password.read(name, "kafka.password") if source.kafka.password else ""
         self.amqp_password = source.amqp.password.read(name, "amqp.password") if source.amqp.password else ""
+        self.mqtt_password = source.mqtt.password.read(name, "mqtt.password") if source.mqtt.password else ""
         self.allowed = tuple(map(self._network, source.allow_addresses))
 
     def __repr__(self) -> str:
@@ -263,6 +277,7 @@ def _fields_at(field: str) -> list[str]:
         "map": Mapped,
         "kafka": KafkaOptions,
         "amqp": AmqpOptions,
+        "mqtt": MqttOptions,
         "": FlowSource,
     }
     return list(structs.get(field, Secret).__struct_encode_fields__)

@@ -42,6 +42,7 @@ class FlowEvent(NamedTuple):
     content_type: str
     headers: dict[str, str]
     group_offset: int = -1  # its place in the queue of the flow's group
+    message: Message | None = None  # which it was
 
     @property
     def time(self) -> datetime:
@@ -67,6 +68,7 @@ def event_of(flow: Flow, message: Message, group_offset: int = -1) -> FlowEvent:
         flow.content_type.text(message) if flow.content_type is not None else message.content_type or "",
         {header: template.text(message) for header, template in flow.mapped_headers.items()},
         group_offset,
+        message,
     )
 
 
@@ -122,6 +124,21 @@ class EventWriter:
         content_type = event.content_type or _content(event)[0]
         found = to_amqp(CloudEvent(self._attributes(event, content_type), event.payload), _json)
         return found.headers, content_type, found.body
+
+    def mqtt(self, event: FlowEvent) -> tuple[list[tuple[str, str]], str, bytes]:
+        """User properties, content type and payload of an MQTT message (CloudEvents, MQTT Protocol Binding 1.0).
+
+        Of `raw`, the user properties that the message had go along. Raises Unfit.
+        """
+        if self._format == "cloudevents":
+            return [], STRUCTURED, self.line(event)
+        if self._format == "raw":
+            had = event.message.user_properties if event.message is not None else []
+            new = {**event.headers, ID_HEADER: event.id}
+            return [*(pair for pair in had if pair[0] not in new), *new.items()], event.content_type, event.payload
+        content_type = event.content_type or _content(event)[0]
+        said = self._attributes(event, content_type) | {"time": _rfc3339(event.time)}
+        return [pair for pair in said.items() if pair[0] != "datacontenttype"], content_type, event.payload
 
     def line(self, event: FlowEvent) -> bytes:
         """One line of JSON: a CloudEvent in structured mode, or what `raw` has. Raises Unfit."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.flows.definition import AMQP, KAFKA, Flow, without_credentials
+from penstock.flows.definition import AMQP, KAFKA, MQTT, Flow, without_credentials
 from penstock.flows.errors import FlowError
 from penstock.flows.events import EventWriter, FlowEvent
 from penstock.sdk.client import Client
 from penstock.sdk.subscription import Subscription
 
 SCHEMES = (
-    "http://, https://, file:///PATH, penstock: or penstock://HOST:PORT, kafka://HOST:PORT/TOPIC, amqp://HOST/EXCHANGE"
+    "http://, https://, file:///PATH, penstock: or penstock://HOST:PORT, kafka://HOST:PORT/TOPIC, "
+    "amqp://HOST/EXCHANGE, mqtt://HOST/PREFIX"
 )
 
 
@@ -59,4 +60,8 @@ def sink_of(flow: Flow, client: Client, source: str) -> Sink:
         from penstock.flows.sinks.amqp import AmqpSink
 
         return AmqpSink(flow, writer)
+    if scheme in MQTT:
+        from penstock.flows.sinks.mqtt import MqttSink
+
+        return MqttSink(flow, writer)
     raise FlowError(flow.name, "to", f"{to!r} is no place for messages", f"say {SCHEMES}")

@@ -1,11 +1,12 @@
 """Flows: how many messages a second a condition looks at, and how many go out by HTTP, beside a plain loop.
 
-    python -m tests.bench.flows FOLDER [where|http|penstock|kafka|kafka-once|amqp] [ROUNDS]
+    python -m tests.bench.flows FOLDER [where|http|penstock|kafka|kafka-once|amqp|mqtt] [ROUNDS]
 
 where: a flow whose condition lets nothing through, messages per second of the flows' CPU. http: one request a message,
 16 at a time, beside aiohttp doing the same in a loop. penstock: to another topic, beside publish_many() of 500. kafka:
 to a topic of one broker, beside confluent-kafka with 1,000 records between flushes; kafka-once: in transactions.
 amqp: to an exchange of RabbitMQ with one durable queue, beside aio-pika with 1,000 messages between confirms.
+mqtt: to Mosquitto at QoS 1, beside paho with its own window of 20.
 The store, the flow and the server share the machine's cores.
 """
 
@@ -21,10 +22,12 @@ from pathlib import Path
 
 import aio_pika
 import aiohttp
+import paho.mqtt.client as paho
 import psutil
 import uvloop
 from aiohttp import web
 from confluent_kafka import Producer
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from loadtest.ports import HOST, free_port
 from notify.links.address import StoreAddress
@@ -36,10 +39,11 @@ from store.wire.messages import Role
 from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.rabbitmq_broker import RabbitMqBroker
+from tests.support.server_process import start_mosquitto
 from tests.support.store_process import StoreProcess
 
-LOOKED_AT, SENT, KAFKA_SENT, AMQP_SENT = 400_000, 60_000, 100_000, 10_000
-AT_ONCE, TOGETHER = 16, 500
+LOOKED_AT, SENT, KAFKA_SENT, AMQP_SENT, MQTT_SENT = 400_000, 60_000, 100_000, 10_000, 60_000
+AT_ONCE, AT_ONCE_MQTT, TOGETHER = 16, 20, 500
 ID = b"7F0000011E14000000000000100052A3"
 PAYLOAD = b'{"celsius": %d.5, "humidity": 61.2, "battery": 3.71, "device": "dev-0007", "ok": true}'
 PATIENCE_S = 300
@@ -203,6 +207,38 @@ async def plain_amqp(port: int, exchange_name: str) -> None:
             )
 
 
+def plain_mqtt(port: int) -> None:
+    """The same messages by a loop, as its tutorial has it; and waits at the end."""
+    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    client.max_inflight_messages_set(AT_ONCE_MQTT)
+    client.connect(HOST, port)
+    client.loop_start()
+    for at in range(0, MQTT_SENT, 1_000):
+        sent = [client.publish(f"plain/{i % 100}/temp", PAYLOAD % (i % 90), 1) for i in range(at, at + 1_000)]
+        for info in sent:
+            info.wait_for_publish(PATIENCE_S)
+    client.disconnect()
+    client.loop_stop()
+
+
+def mqtt(folder: Path, store: StoreProcess, rounds: int) -> None:
+    fill(store, MQTT_SENT)
+    plain, flowing = [], []
+    port = free_port()
+    broker = start_mosquitto(port, folder)
+    try:
+        for number in range(rounds):
+            began_s = time.monotonic()
+            plain_mqtt(port)
+            plain.append(time.monotonic() - began_s)
+            text = f'to = "mqtt://{HOST}:{port}/copy{number}"\nformat = "raw"\nstart = "earliest"'
+            flowing.append(flowing_s(folder, store, f"mqtt{number}", text, MQTT_SENT)[0])
+    finally:
+        broker.kill()
+        broker.wait()
+    told("mqtt", plain, flowing, MQTT_SENT)
+
+
 def amqp(folder: Path, store: StoreProcess, rounds: int) -> None:
     fill(store, AMQP_SENT)
     plain, flowing = [], []
@@ -233,6 +269,7 @@ ROWS: dict[str, Callable[[Path, StoreProcess, int], None]] = {
     "penstock": penstock,
     "kafka": kafka,
     "amqp": amqp,
+    "mqtt": mqtt,
     "kafka-once": partial(kafka, is_once=True),
 }
 
