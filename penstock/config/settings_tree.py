@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter
+import msgspec
 
 from gateway.access.quota_settings import QuotaSettings
 from gateway.auth.settings import AuthSettings
@@ -76,6 +76,13 @@ FLAGS = {
     "log_level": "log_level",
     "log_format": "log_format",
 }
+
+
+WORDS = {
+    **dict.fromkeys(("true", "yes", "on", "t", "y", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "f", "n", "0"), False),
+}
+"""How people say a bool in the environment."""
 
 
 class NotAllowed(ValueError):
@@ -157,11 +164,17 @@ class Setting:
         if self.is_list and isinstance(raw, str):
             raw = [item.strip() for item in raw.split(",") if item.strip()]
         quoted = self._quoted(raw)
-        if isinstance(raw, bool) and self.kind is not bool:  # pydantic takes True for 1
+        if isinstance(raw, bool) and self.kind is not bool:
             raise NotAllowed(f"{quoted} is not {self.allowed}")
+        if self.kind is bool and isinstance(raw, str):
+            raw = WORDS.get(raw.strip().lower(), raw)
+        elif self.kind in (int, float) and isinstance(raw, str):
+            raw = raw.strip()
         try:
-            value: object = TypeAdapter(self.annotation).validate_python(raw)
-        except ValueError:
+            is_text = isinstance(raw, str)  # then numbers may be texts; but "null" is none
+            kind = self.kind if is_text else self.annotation
+            value: object = msgspec.convert(raw, kind, strict=not is_text, dec_hook=_path)
+        except msgspec.ValidationError:
             raise NotAllowed(f"{quoted} is not {self.allowed}") from None
         for item in value if isinstance(value, tuple) else (value,):
             if not self._within_limits(item):
@@ -176,6 +189,13 @@ class Setting:
             match = re.fullmatch(self.limits["pattern"], item)
             return match is not None and int(match.groupdict().get("port") or 0) <= 65_535
         return True
+
+
+def _path(kind: type, raw: object) -> object:
+    """The only kind that the library does not know. Raises TypeError, which it makes a ValidationError of."""
+    if kind is Path and isinstance(raw, str | Path):
+        return Path(raw)
+    raise TypeError(f"no {kind.__name__}")
 
 
 def _describe_range(at_least: int | None, at_most: int | None) -> str:
