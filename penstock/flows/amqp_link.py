@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import aio_pika
@@ -25,6 +26,7 @@ from penstock.flows.amqp_place import AmqpPlace
 from penstock.flows.errors import SinkAway
 
 HEARTBEAT_S: Final = 30
+VERBS: Final = {"to": "write to", "from": "read"}
 AWAY: Final = (AMQPError, OSError, RuntimeError, TimeoutError, StopAsyncIteration)
 """What the library raises where the broker is not there, or ends what it was asked."""
 
@@ -48,31 +50,13 @@ class AmqpLink:
     @classmethod
     async def opened(cls, place: AmqpPlace, name: str, timeout_s: float) -> AmqpLink:
         """`name`: by which the broker shows it. Raises SinkAway."""
-        connection: AbstractConnection | None = None
         try:
-            async with asyncio.timeout(timeout_s):
-                connection = await aio_pika.connect(
-                    host=place.host,
-                    port=place.port,
-                    login=place.user,
-                    password=place.password,
-                    virtualhost=place.vhost,
-                    ssl=place.tls is not None,
-                    ssl_context=place.tls,
-                    heartbeat=HEARTBEAT_S,
-                    client_properties={"connection_name": name},
-                )
+            async with asyncio.timeout(timeout_s), connected(place, name) as connection:
                 channel = connection.channel(on_return_raises=True)
                 await channel.initialize()
                 return cls(place, connection, channel, await _exchange(channel, place))
         except AWAY as error:
-            if connection is not None:
-                await _closed(connection)
             raise away(place, error) from None
-        except BaseException:
-            if connection is not None:
-                await _closed(connection)
-            raise
 
     @property
     def is_open(self) -> bool:
@@ -111,14 +95,35 @@ class AmqpLink:
                 await channel.close()
 
     async def close(self) -> None:
-        await _closed(self._connection)
+        await closed(self._connection)
 
 
 async def _exchange(channel: AbstractChannel, place: AmqpPlace) -> AbstractExchange:
-    return await channel.get_exchange(place.exchange) if place.exchange else channel.default_exchange
+    return await channel.get_exchange(place.name) if place.name else channel.default_exchange
 
 
-async def _closed(connection: AbstractConnection) -> None:
+@asynccontextmanager
+async def connected(place: AmqpPlace, name: str) -> AsyncIterator[AbstractConnection]:
+    """A connection, which ends if the block fails. `name`: by which the broker shows it."""
+    connection: AbstractConnection = await aio_pika.connect(
+        host=place.host,
+        port=place.port,
+        login=place.user,
+        password=place.password,
+        virtualhost=place.vhost,
+        ssl=place.tls is not None,
+        ssl_context=place.tls,
+        heartbeat=HEARTBEAT_S,
+        client_properties={"connection_name": name},
+    )
+    try:
+        yield connection
+    except BaseException:
+        await closed(connection)
+        raise
+
+
+async def closed(connection: AbstractConnection) -> None:
     with suppress(*AWAY):
         await connection.close()
 
@@ -133,9 +138,9 @@ def away(place: AmqpPlace, error: BaseException) -> SinkAway:
             reason = f"it does not let the flow into virtual host {place.vhost!r}"
             return SinkAway(f"{place}: {reason}; amqp.vhost: correct it, or allow it to the flow's user")
         case ChannelNotFoundEntity():
-            remedy = f"make exchange {place.exchange!r}, or correct `to`"
+            remedy = f"make {place.what}, or correct `{place.field}`"
         case ChannelAccessRefused():
-            remedy = f"allow the flow's user to write to exchange {place.exchange!r}"
+            remedy = f"allow the flow's user to {VERBS[place.field]} {place.what}"
         case _ if isinstance(error.__cause__, ssl.SSLError):
             remedy = "ca_file: give the authority that signed the broker's certificate, and the name that this is for"
     return SinkAway(f"{place}: {_said(error)}{f'; {remedy}' if remedy else ''}")

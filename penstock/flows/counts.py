@@ -23,7 +23,7 @@ class FlowCounts:
     def __init__(self) -> None:
         self.taken = self.passed = self.sent = self.failed = self.dead = 0
         self.lost = 0  # gone before it was read, from Kafka
-        self.lag: int | None = None  # records that wait in Kafka
+        self.lag: int | None = None  # what waits in Kafka, or in a queue of AMQP
         self.error = ""
         self.error_ms = 0
 

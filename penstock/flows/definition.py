@@ -7,6 +7,7 @@ import ipaddress
 import os
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,8 @@ from gateway.mqtt.topics import validate_topic_filter
 from penstock.errors import UsageError
 from penstock.flows import GROUP_PREFIX
 from penstock.flows.errors import FlowError
-from penstock.flows.expressions import MESSAGES, BadExpression, Condition, Template
+from penstock.flows.expressions import MESSAGES, BadExpression, Condition, Template, Variables
+from penstock.flows.sources.amqp.messages import QUEUES
 from penstock.flows.sources.records import RECORDS
 from penstock.kafka_place import KafkaMechanism
 
@@ -88,11 +90,13 @@ class KafkaOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class AmqpOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What only flows to AMQP have. `user`: empty: the broker's guest."""
+    """What only flows to and from AMQP have. `user`: empty: the broker's guest. `prefetch`: messages that a flow from
+    AMQP has in hand."""
 
     vhost: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "/"
     user: str = ""
     password: Secret | None = None
+    prefetch: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1_000
 
 
 class MqttOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -150,9 +154,18 @@ class Flow:
         self.group = GROUP_PREFIX + name
         if not _NAME.fullmatch(name):
             raise FlowError(name, "", "a name has 1 to 100 letters, digits, _ and -", "rename it")
-        self.is_from_kafka = source.from_.partition(":")[0] in KAFKA
-        self._variables = RECORDS if self.is_from_kafka else MESSAGES
-        (self._check_kafka if self.is_from_kafka else self._check_filter)()
+        scheme = source.from_.partition(":")[0]
+        self.is_from_kafka, self.is_from_amqp = scheme in KAFKA, scheme in AMQP
+        self._variables: Variables = MESSAGES
+        if self.is_from_kafka:
+            self._variables = RECORDS
+            self._check_brought("Kafka", OF_GROUPS)
+            self._check_topic_of_records()
+        elif self.is_from_amqp:
+            self._variables = QUEUES
+            self._check_brought("AMQP", (*OF_GROUPS, "start"))
+        else:
+            self._check_filter()
         self.where = self._condition(source.where)
         mapped = source.map_
         self.topic = self._template("map.topic", mapped.topic)
@@ -186,19 +199,22 @@ class Flow:
         if said.startswith("$share/"):
             raise FlowError(self.name, "from", "a flow is a group by itself", "leave out $share/GROUP/")
 
-    def _check_kafka(self) -> None:
+    def _check_brought(self, source: str, of_groups: Sequence[str]) -> None:
+        """Of a flow from another system: fields in `of_groups` mean nothing to it."""
         said = self.said
         if said.to.partition(":")[0] not in PENSTOCK:
-            reason = "what comes from Kafka goes to a store"
+            reason = f"what comes from {source} goes to a store"
             raise FlowError(
                 self.name, "to", reason, "say penstock: or penstock://HOST:PORT, and from there on with a flow"
             )
-        if said.map_.topic is None:
+        for field in of_groups:
+            if getattr(said, field) != getattr(_PLAIN, field):
+                raise FlowError(self.name, field, f"it means nothing to a flow from {source}", "leave it out")
+
+    def _check_topic_of_records(self) -> None:
+        if self.said.map_.topic is None:
             reason = "the messages need a topic"
             raise FlowError(self.name, "map.topic", reason, 'say one, as map = { topic = "orders/{key}" }')
-        for field in OF_GROUPS:
-            if getattr(said, field) != getattr(_PLAIN, field):
-                raise FlowError(self.name, field, "it means nothing to a flow from Kafka", "leave it out")
 
     def _condition(self, text: str) -> Condition | None:
         try:

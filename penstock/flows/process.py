@@ -59,11 +59,15 @@ class Runner(Protocol):
 
 def runner_of(flow: Flow, client: Client, source: str) -> Runner:
     """`client`: of the flows' store; `source`: of CloudEvents. Raises FlowError."""
-    if not flow.is_from_kafka:
-        return FlowRunner(flow, client, sink_of(flow, client, source))
-    from penstock.flows.sources.kafka import KafkaRunner
+    if flow.is_from_kafka:
+        from penstock.flows.sources.kafka import KafkaRunner
 
-    return KafkaRunner(flow, client)
+        return KafkaRunner(flow, client)
+    if flow.is_from_amqp:
+        from penstock.flows.sources.amqp.runner import AmqpRunner
+
+        return AmqpRunner(flow, client)
+    return FlowRunner(flow, client, sink_of(flow, client, source))
 
 
 def store_address(settings: Settings) -> StoreAddress:

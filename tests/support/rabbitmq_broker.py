@@ -20,7 +20,7 @@ from tests.support.certificates import authority, vouched_for
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one on PATH would have root run it as another user
 NODE = "penstock@localhost"
-MOST_MESSAGE_BYTES = 100_000
+MOST_MESSAGE_BYTES = 300_000
 START_TIMEOUT_S = 240  # it takes five CPU-seconds or more, on a machine that may be busy
 SOME_MEMORY, NO_MEMORY = "0.4", "0.0"
 """Part of the machine's memory above which RabbitMQ blocks those who publish."""

@@ -21,7 +21,7 @@ from aio_pika.exceptions import (
 
 from penstock.flows.amqp_link import AWAY, AmqpLink, away
 from penstock.flows.amqp_place import MOST_NAME_BYTES, amqp_place
-from penstock.flows.definition import Flow
+from penstock.flows.definition import AmqpOptions, Flow
 from penstock.flows.errors import FlowError, SinkAway, SinkRefused
 from penstock.flows.events import EventWriter, FlowEvent
 from penstock.sdk.subscription import Subscription
@@ -40,6 +40,8 @@ class AmqpSink:
         if flow.said.format == "cloudevents-batch":
             reason = "a message of AMQP is one event"
             raise FlowError(flow.name, "format", reason, "say cloudevents, cloudevents-binary or raw")
+        if flow.said.amqp.prefetch != AmqpOptions().prefetch:
+            raise FlowError(flow.name, "amqp.prefetch", "it means nothing to a flow to AMQP", "leave it out")
         self._place = amqp_place(flow)
         self._writer = writer
         self._name = f"penstock-flow-{flow.name}"
@@ -144,9 +146,8 @@ class AmqpSink:
                 async with self._alone:  # which of those under way is it?
                     await (await self._linked()).publish_alone(message, routing_key)
         except PublishError as error:
-            exchange = f"exchange {self._place.exchange!r}" if self._place.exchange else "the default exchange"
             text = getattr(error.frame, "reply_text", "")
-            raise SinkRefused(f"{self._place}: {exchange} has no queue for {routing_key!r}: {text}") from None
+            raise SinkRefused(f"{self._place}: {self._place.what} has no queue for {routing_key!r}: {text}") from None
         except ChannelPreconditionFailed as error:
             raise SinkRefused(f"{self._place}: {error}") from None
         except DeliveryError:

@@ -1,4 +1,4 @@
-"""The consumer group of a flow from Kafka: people see and pause the flow by it. It has no messages."""
+"""The consumer group of a flow from Kafka or AMQP: people see and pause the flow by it. It has no messages."""
 
 from __future__ import annotations
 

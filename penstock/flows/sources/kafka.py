@@ -10,21 +10,19 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.flows.counts import TOLD_EVERY_S, FlowCounts
+from penstock.flows.counts import TOLD_EVERY_S
 from penstock.flows.definition import Flow
-from penstock.flows.errors import FlowError, SinkAway
-from penstock.flows.gate import SinkGate
-from penstock.flows.sinks.penstock import OWN_STORE
-from penstock.flows.sources.group import FlowGroup
+from penstock.flows.errors import SinkAway
 from penstock.flows.sources.numbered import NumberedAppends
 from penstock.flows.sources.partition import PartitionFeed
 from penstock.flows.sources.records import KafkaRecord
+from penstock.flows.sources.runner import SourceRunner
 from penstock.flows.sources.topic import (
     WAIT_S,
     KafkaReader,
@@ -37,8 +35,7 @@ from penstock.flows.sources.topic import (
     topic_place,
 )
 from penstock.sdk.client import Client
-from penstock.sdk.errors import AddressError, CannotConnect, ConnectionLost
-from store.state.consumer_work import ConsumerWork
+from penstock.sdk.errors import ConnectionLost
 from store.wire.base import PRODUCER
 
 log = logging.getLogger("penstock.flows")
@@ -48,55 +45,28 @@ MOST_IN_HAND_BYTES: Final = 32 << 20
 LOOK_S: Final = 5.0  # between two looks at the topic's partitions
 
 
-class KafkaRunner:
-    """Owner of a flow's reader, and of the connection to its store. As FlowRunner, one of its process's flows."""
+class KafkaRunner(SourceRunner):
+    """Owner of a flow's reader."""
 
     def __init__(self, flow: Flow, client: Client, chance: Callable[[], float] = random.random) -> None:
         """`client`: of the flow's own store. Raises FlowError."""
-        self.flow = flow
-        self.counts = FlowCounts()
-        self.gate = SinkGate(flow.name, chance, self.counts.note, "Kafka sends records again")
+        super().__init__(flow, client, "Kafka sends records again", chance)
         self._place = topic_place(flow)
         self._start = PartitionStart(flow)
-        self._is_own = flow.said.to in OWN_STORE
-        self._client = client if self._is_own else _another_store(flow)
-        self.group = FlowGroup(flow, client, self._work)
+        self._reader = ReaderThread(self._place)
         self.positions: dict[int, int] = {}
         """By partition: up to which offset the store has the records."""
-        self._task: asyncio.Task[None] | None = None
 
-    def stop(self) -> None:
-        """End at once: what the store has not answered comes again."""
-        self.gate.stop()
-        if self._task is not None:
-            self._task.cancel()
+    async def _bring(self) -> None:
+        reader = self._reader
+        while not self.gate.is_stopping:
+            await self._resumed(reader)
+            topic = await self._described(reader)
+            work = TopicAtWork(self, self._client, reader, topic, self._start)
+            await self._until(self.group.paused, work.run())  # what the store has not answered comes again
 
-    async def run(self) -> None:
-        """Until stop(). Raises ClientError if another store does not let it in."""
-        self._task = asyncio.create_task(self._run())
-        with suppress(asyncio.CancelledError):
-            await self._task
-
-    async def _run(self) -> None:
-        reader = ReaderThread(self._place)
-        grouped = asyncio.create_task(self.group.run())
-        try:
-            if not self._is_own:
-                await self._connect()
-            while not self.gate.is_stopping:
-                await self._resumed(reader)
-                topic = await self._described(reader)
-                work = TopicAtWork(self, self._client, reader, topic, self._start)
-                await self._until(self.group.paused, work.run())  # what the store has not answered comes again
-        finally:
-            grouped.cancel()
-            await asyncio.gather(grouped, return_exceptions=True)
-            await reader.close()
-            if not self._is_own:
-                await self._client.close()
-
-    def _work(self) -> ConsumerWork:
-        return self.counts.work(self.gate.outages, bool(self.gate.away))
+    async def _close(self) -> None:
+        await self._reader.close()
 
     async def _resumed(self, reader: ReaderThread) -> None:
         """Wait while the flow is paused; its lag grows."""
@@ -127,34 +97,9 @@ class KafkaRunner:
             finally:
                 await appends.close()
 
-    async def _until(self, event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-        tasks = [asyncio.create_task(work), asyncio.create_task(event.wait())]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
     def behind(self, ends: Mapping[int, int]) -> None:
         """Partitions of its topic end there."""
         self.counts.lag = sum(max(0, end - self.positions.get(partition, end)) for partition, end in ends.items())
-
-    async def _connect(self) -> None:
-        """To another store, once it is there."""
-        while True:
-            outages = await self.gate.passed()
-            try:
-                await self._client.connect()
-            except CannotConnect as error:
-                if error.is_refusal:
-                    raise
-                await self.gate.shut(SinkAway(str(error)))
-            else:
-                self.gate.answered(outages)
-                return
 
     async def _described(self, reader: ReaderThread) -> KafkaTopic:
         """The topic, once Kafka says something of it."""
@@ -363,10 +308,3 @@ def peer_name(flow: Flow, topic: KafkaTopic, partition: int | None = None) -> st
     """The name by which the store knows a topic of a flow, or one partition of the topic."""
     name = f"{PRODUCER}kafka:{flow.name}:{topic.cluster_id}:{topic.topic_id}"
     return name if partition is None else f"{name}:{partition}"
-
-
-def _another_store(flow: Flow) -> Client:
-    try:
-        return Client(flow.said.to, token=flow.token, timeout_s=flow.said.timeout_s)
-    except AddressError as error:
-        raise FlowError(flow.name, "to", str(error), "say penstock://HOST:PORT") from None

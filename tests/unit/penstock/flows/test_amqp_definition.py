@@ -6,6 +6,9 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.flows.amqp_place import amqp_place
+from penstock.flows.definition import Flow, read_flows
+from penstock.flows.process import runner_of
+from penstock.sdk.client import Client
 from tests.support.certificates import authority
 from tests.unit.penstock.flows.test_definition import flows_of
 
@@ -22,7 +25,7 @@ def test_what_a_client_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert place.tls is not None
     assert "quite secret" not in f"{flow!r}{flow.said!r}{place}"
     (flow,) = flows_of(tmp_path, f'{FROM}to = "amqp://[::1]/telemetry"')
-    assert amqp_place(flow) == ("::1", 5672, "telemetry", "/", "guest", "guest", None)
+    assert amqp_place(flow)[:7] == ("::1", 5672, "telemetry", "/", "guest", "guest", None)
     (flow,) = flows_of(tmp_path, f'{FROM}to = "amqps://h/"')
     assert amqp_place(flow)[:3] == ("h", 5671, "")
 
@@ -46,5 +49,54 @@ def test_what_a_client_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_wrong_is_one_line(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(UsageError) as error:
         flows_of(tmp_path, f"{FROM}{text}")
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+IN = 'to = "penstock:"\n'
+
+
+def flow_of(tmp_path: Path, text: str) -> Flow:
+    (tmp_path / "flows.toml").write_text(f"[flow.alarms]\n{text}")
+    (flow,) = read_flows(tmp_path / "flows.toml")
+    runner_of(flow, Client("unix:///nowhere"), "penstock://store")
+    return flow
+
+
+def test_what_a_consumer_is_told(tmp_path: Path) -> None:
+    flow = flow_of(tmp_path, f'{IN}from = "amqps://h/a%2Fb"\namqp = {{ vhost = "plant", prefetch = 7 }}')
+    place = amqp_place(flow, "from")
+    assert place[:6] == ("h", 5671, "a/b", "plant", "guest", "guest")
+    assert place.what == "queue 'a/b'"
+    assert flow.said.amqp.prefetch == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('from = "amqp://h/q"\nto = "https://h"', "flow.alarms.to: what comes from AMQP goes to a store"),
+        (f'{IN}from = "amqp://h/"', "flow.alarms.from: '' is no queue; say its name alone"),
+        (f'{IN}from = "amqp://h"', "flow.alarms.from: '' is no queue; say its name alone"),
+        (f'{IN}from = "amqp:q"', "flow.alarms.from: 'amqp:q' names no host with a queue alone; say amqp://HOST/QUEUE"),
+        (f'{IN}from = "amqp://me:pw@h/q"', "flow.alarms.from: a URL has no password here; say amqp = { user"),
+        (f'{IN}from = "amqp://h/q"\nstart = "now"', "flow.alarms.start: it means nothing to a flow from AMQP"),
+        (
+            f'{IN}from = "amqp://h/q"\nbatch = 7',
+            "flow.alarms.batch: it means nothing to a flow from AMQP; leave it out",
+        ),
+        (f'{IN}from = "amqp://h/q"\namqp.prefetch = 0', "flow.alarms.amqp.prefetch: expected `int` >= 1"),
+        (
+            f'{IN}from = "amqp://h/q"\nwhere = "qos > 1"',
+            "flow.alarms.where: character 1: undeclared reference to 'qos'",
+        ),
+        (
+            f'{FROM}to = "amqp://h/x"\namqp.prefetch = 7',
+            "flow.alarms.amqp.prefetch: it means nothing to a flow to AMQP",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_queue_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(UsageError) as error:
+        flow_of(tmp_path, text)
     assert told in str(error.value)
     assert "\n" not in str(error.value)

@@ -1,0 +1,106 @@
+"""AMQP in: the messages of a queue become messages of a store, those with an id each once.
+
+The broker has a message until the store has it. The store knows which messages it has (known_ids.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Final
+
+from penstock.flows.amqp_place import amqp_place
+from penstock.flows.definition import Flow
+from penstock.flows.errors import SinkAway
+from penstock.flows.sources.amqp.feed import QueueFeed
+from penstock.flows.sources.amqp.known_ids import KnownIds, Noted
+from penstock.flows.sources.amqp.link import QueueLink
+from penstock.flows.sources.amqp.messages import QueuedMessage
+from penstock.flows.sources.numbered import NumberedAppends
+from penstock.flows.sources.runner import SourceRunner
+from penstock.sdk.client import Client
+from store.wire.base import PRODUCER
+
+log = logging.getLogger("penstock.flows")
+
+MOST_IN_HAND_BYTES: Final = 32 << 20
+STEADY_S: Final = 10.0  # a connection that lasts so long was no failure
+
+
+class AmqpRunner(SourceRunner):
+    """Owner of a flow's connection to its queue."""
+
+    def __init__(self, flow: Flow, client: Client, chance: Callable[[], float] = random.random) -> None:
+        """`client`: of the flow's own store. Raises FlowError."""
+        super().__init__(flow, client, "the queue gives messages again", chance)
+        self._place = amqp_place(flow, "from")
+
+    async def _bring(self) -> None:
+        while not self.gate.is_stopping:
+            await self.group.going.wait()
+            await self._until(self.group.paused, self._brought())  # what is in hand is the broker's again
+
+    async def _brought(self) -> None:
+        """Until cancelled. Raises StoreRefused."""
+        queue = blake2b(f"{self._place.vhost}\0{self._place.name}".encode(), digest_size=8).hexdigest()
+        topic = f"$flows/{self.flow.name}/ids/{queue}"
+        appends = NumberedAppends(self._client.another_link(f"{PRODUCER}amqp:{self.flow.name}:{queue}"))
+        known = KnownIds(topic, self._client.message, self._find)
+        feed = QueueFeed(self.flow, self._client.message, appends, known, self.counts)
+        tasks = [asyncio.create_task(feed.run()), asyncio.create_task(self._take(feed))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await appends.close()
+
+    async def _find(self, key: str, topic: str, limit: int) -> list[Noted]:
+        return [*await self._client.find(key, topic=topic, limit=limit)]
+
+    async def _take(self, feed: QueueFeed) -> None:
+        """Have a consumer of the queue. Until cancelled."""
+        said, loop = self.flow.said, asyncio.get_running_loop()
+        prefetch = said.amqp.prefetch
+        while True:
+            outages = await self.gate.passed()
+            over = asyncio.Event()
+
+            def took(message: QueuedMessage, over: asyncio.Event = over) -> None:
+                if over.is_set():
+                    return
+                feed.add(message)
+                if feed.in_hand_bytes > MOST_IN_HAND_BYTES and feed.in_hand > 1:
+                    over.set()
+
+            link: QueueLink | None = None
+            began_s = loop.time()
+            try:
+                name = f"penstock-flow-{self.flow.name}"
+                link = await QueueLink.opened(self._place, name, said.timeout_s, prefetch, took)
+                feed.begin(link.settle)
+                if not self.gate.away:
+                    self.gate.answered(outages)
+                while not over.is_set():
+                    self.counts.lag = await link.waiting() + feed.in_hand
+                    self.gate.answered(outages)
+                text = (
+                    "flow %s: its messages are large: more than %d bytes of them are in hand; it takes fewer at a time"
+                )
+                log.warning(text, self.flow.name, MOST_IN_HAND_BYTES)
+                prefetch = max(1, min(prefetch, feed.in_hand) // 2)
+            except SinkAway as error:
+                if loop.time() - began_s > STEADY_S:
+                    prefetch = said.amqp.prefetch
+                await self.gate.shut(error)
+            finally:
+                over.set()
+                feed.clear()
+                if link is not None:
+                    await link.close()

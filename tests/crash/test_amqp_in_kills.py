@@ -1,0 +1,84 @@
+"""Flow, store and RabbitMQ are killed with SIGKILL while messages come from a queue: each is stored once.
+
+Its publisher sends what has no confirm again, with the same id, so a message may be in the queue twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pika.exceptions import AMQPError
+
+from penstock.sync import Client
+from tests.support.amqp_flows import flow_from_queue, new_queue, payloads, put, with_id
+from tests.support.flows_part import FlowsPart
+from tests.support.rabbitmq_broker import RabbitMqBroker
+from tests.support.rabbitmq_queues import QueueTaker
+from tests.support.steady import SteadyWriter
+from tests.support.store_process import StoreProcess
+from tests.support.stores import wait_until
+
+BY_DAY, BY_NIGHT = 2, 20  # every fifth is of RabbitMQ, which takes half a minute to be back
+TOGETHER = 50
+PATIENCE_S = 240
+
+
+class SteadyQueuer(SteadyWriter[RabbitMqBroker]):
+    """Publishes numbers whose ids are the same numbers."""
+
+    def __init__(self, rabbitmq: RabbitMqBroker, queue: str) -> None:
+        self.confirmed = 0
+        """The numbers below it."""
+        self._queue = queue
+        super().__init__(lambda: itself(rabbitmq), pause_s=0.05)
+
+    def write(self, client: RabbitMqBroker) -> None:
+        numbers = range(self.confirmed, self.confirmed + TOGETHER)
+        try:
+            put(client, self._queue, [(f"plant.{i % 7}.temp", b"%d" % i, with_id(str(i))) for i in numbers])
+        except (AMQPError, OSError):
+            return
+        self.confirmed += TOGETHER
+
+
+@contextmanager
+def itself(rabbitmq: RabbitMqBroker) -> Iterator[RabbitMqBroker]:
+    yield rabbitmq
+
+
+@pytest.mark.catalogue("I35")
+@pytest.mark.parametrize("kills", [BY_DAY, pytest.param(BY_NIGHT, marks=pytest.mark.nightly)])
+def test_each_message_is_stored_once(tmp_path: Path, rabbitmq: RabbitMqBroker, kills: int) -> None:
+    chance = random.Random(kills)
+    queue = new_queue(rabbitmq)
+    store = StoreProcess(tmp_path)
+    flows = FlowsPart(store, tmp_path, flow_from_queue(rabbitmq, queue))
+    writing = SteadyQueuer(rabbitmq, queue)
+    try:
+        with Client(store.url.replace("tcp://", "penstock://"), timeout_s=PATIENCE_S) as client:
+            for number in range(kills):
+                seen = len(payloads(client, "plant/#")) + chance.randrange(20, 300)
+                wait_until(lambda seen=seen: len(payloads(client, "plant/#")) > seen, PATIENCE_S)  # type: ignore[misc]
+                if number % 5 == 4:
+                    rabbitmq.kill()
+                    rabbitmq.start()
+                else:
+                    (store if number % 2 else flows).restart()
+            writing.finish()
+            expected = [b"%d" % i for i in range(writing.confirmed)]
+            assert len(expected) > 200
+            wait_until(lambda: set(expected) <= set(payloads(client, "plant/#")), PATIENCE_S)
+            wait_until(lambda: QueueTaker(rabbitmq, queue).take() == [], PATIENCE_S)
+            flows.terminate()
+            found = payloads(client, "plant/#")
+        assert len(found) == len(set(found))  # each once
+        assert QueueTaker(rabbitmq, f"{queue}.dead").take() == []
+        assert "Traceback" not in flows.log_text()
+    finally:
+        writing.finish()
+        flows.kill()
+        store.close()
