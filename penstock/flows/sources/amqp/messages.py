@@ -11,8 +11,7 @@ from typing import Any, Final
 from cel_expr_python import cel
 
 from penstock.flows.expressions import Variables, json_of
-
-DIGEST_BYTES: Final = 16
+from penstock.flows.sources.known_ids import DIGEST_BYTES
 
 
 class QueuedMessage:
@@ -64,6 +63,10 @@ class QueuedMessage:
 
     def __len__(self) -> int:
         return len(self.payload)
+
+    @property
+    def named(self) -> str:
+        return f"message {self.message_id[:100]!r}, routing key {self.routing_key!r}"
 
     @property
     def headers(self) -> dict[str, str]:

@@ -9,17 +9,19 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 
 from penstock.flows.amqp_place import amqp_place
 from penstock.flows.definition import Flow
 from penstock.flows.errors import SinkAway
-from penstock.flows.sources.amqp.feed import QueueFeed
-from penstock.flows.sources.amqp.known_ids import KnownIds, Noted
 from penstock.flows.sources.amqp.link import QueueLink
 from penstock.flows.sources.amqp.messages import QueuedMessage
+from penstock.flows.sources.known_ids import KnownIds, Noted
+from penstock.flows.sources.messages import message_of_queue
 from penstock.flows.sources.numbered import NumberedAppends
+from penstock.flows.sources.queue_feed import QueueFeed
 from penstock.flows.sources.runner import SourceRunner
 from penstock.sdk.client import Client
 from store.wire.base import PRODUCER
@@ -49,7 +51,8 @@ class AmqpRunner(SourceRunner):
         topic = f"$flows/{self.flow.name}/ids/{queue}"
         appends = NumberedAppends(self._client.another_link(f"{PRODUCER}amqp:{self.flow.name}:{queue}"))
         known = KnownIds(topic, self._client.message, self._find)
-        feed = QueueFeed(self.flow, self._client.message, appends, known, self.counts)
+        becomes = partial(message_of_queue, self.flow)
+        feed = QueueFeed(self.flow, self._client.message, appends, known, self.counts, becomes)
         tasks = [asyncio.create_task(feed.run()), asyncio.create_task(self._take(feed))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -7,6 +7,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,10 +15,11 @@ import pytest
 
 from penstock.flows.counts import FlowCounts
 from penstock.flows.definition import Flow, read_flows
-from penstock.flows.sources.amqp import known_ids
-from penstock.flows.sources.amqp.feed import QueueFeed, Settle
-from penstock.flows.sources.amqp.known_ids import KnownIds
-from penstock.flows.sources.amqp.messages import DIGEST_BYTES, QueuedMessage
+from penstock.flows.sources import known_ids
+from penstock.flows.sources.amqp.messages import QueuedMessage
+from penstock.flows.sources.known_ids import DIGEST_BYTES, KnownIds
+from penstock.flows.sources.messages import message_of_queue
+from penstock.flows.sources.queue_feed import QueueFeed, Settle
 from tests.unit.penstock.flows.sources.store_model import AppendsModel, StoreModel, make
 
 FLOW = """
@@ -53,7 +55,7 @@ class ProcessModel:
         self.counts = FlowCounts()
         self._store, self._queue, self._chance = store, queue, store.chance
         known = KnownIds(IDS, make, self._find)
-        self.feed = QueueFeed(flow, make, AppendsModel(store), known, self.counts)
+        self.feed = QueueFeed(flow, make, AppendsModel(store), known, self.counts, partial(message_of_queue, flow))
         self._in_hand: dict[int, tuple[str, str, bytes]] = {}
         self._tag = 0
         self._link = 0

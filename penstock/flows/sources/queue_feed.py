@@ -12,17 +12,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 from penstock.flows.counts import FlowCounts
 from penstock.flows.definition import Flow
 from penstock.flows.errors import Unfit
-from penstock.flows.sources.amqp.known_ids import KnownIds
-from penstock.flows.sources.amqp.messages import DIGEST_BYTES, QueuedMessage
-from penstock.flows.sources.messages import message_of_queue
+from penstock.flows.sources.known_ids import DIGEST_BYTES, KnownIds
+from penstock.flows.sources.messages import ToStore
 from penstock.flows.sources.partition import OF_THE_MESSAGE, Appends
 from penstock.sdk.batch import Make
 from penstock.sdk.errors import BadMessage, ClientError, ConnectionLost, StoreRefused
+from penstock.sdk.group_options import MOST_WHY_CHARACTERS
 from penstock.sdk.outgoing import Outgoing, PublishLater
 from penstock.sdk.publishing import PACK_BYTES, batch_bytes, changes_of, pack_changes
 from store.wire.messages import FailureCode
@@ -38,26 +38,58 @@ Settle = Callable[[int, Sequence[int]], Awaitable[None]]
 """Reject the second ones, by their tags, then acknowledge all others up to the first one; 0: none."""
 
 
+class Queued(Protocol):
+    """A message that a broker has until it is settled. It is known by its digest."""
+
+    tag: int
+    """By which its connection settles it."""
+    digest: bytes
+
+    def __len__(self) -> int: ...
+
+    @property
+    def named(self) -> str:
+        """As the log names it."""
+
+
+Becomes = Callable[[Queued], ToStore | None]
+"""What a message becomes; None: it is left out. Raises Unfit."""
+Letter = Callable[[Queued, str, bool], ToStore]
+"""The dead letter of a message with a reason; with its payload or without."""
+
+
 class QueuePack(NamedTuple):
     """The first messages that are in hand, and what becomes of them."""
 
     taken: int
     records: bytes  # of the log; empty if there is nothing to store
     digests: list[bytes]
-    rejected: list[tuple[QueuedMessage, str]]
+    letters: int  # among those
+    rejected: list[tuple[Queued, str]]
 
 
 class QueueFeed:
     """Owner of the messages of a queue that are in hand."""
 
-    def __init__(self, flow: Flow, make: Make, appends: Appends, known: KnownIds, counts: FlowCounts) -> None:
-        """`make`: what is stored of a message."""
+    def __init__(
+        self,
+        flow: Flow,
+        make: Make,
+        appends: Appends,
+        known: KnownIds,
+        counts: FlowCounts,
+        becomes: Becomes,
+        letter: Letter | None = None,
+    ) -> None:
+        """`make`: what is stored of a message. `letter`: of one that can never be stored as what it becomes; without it
+        such a message is rejected, and the broker's."""
         self.why_waiting = ""
         """Why the store takes nothing; empty: it does."""
         self.in_hand_bytes = 0
         self._flow, self._make, self._appends, self._counts = flow, make, appends, counts
-        self._known = known
-        self._messages: deque[QueuedMessage] = deque()
+        self._known, self._becomes, self._letter = known, becomes, letter
+        self._refusals: dict[int, str] = {}  # by the tags of messages that the store refused, why
+        self._messages: deque[Queued] = deque()
         self._settle: Settle | None = None
         self._came = asyncio.Event()
         self._careful = 0  # so many go one by one, as one of them was refused
@@ -72,7 +104,7 @@ class QueueFeed:
         self._settle = settle
         self._came.set()
 
-    def add(self, message: QueuedMessage) -> None:
+    def add(self, message: Queued) -> None:
         self._messages.append(message)
         self.in_hand_bytes += len(message)
         self._came.set()
@@ -82,6 +114,7 @@ class QueueFeed:
         self._settle = None
         self._messages.clear()
         self.in_hand_bytes = 0
+        self._refusals.clear()
         self._careful = 0
 
     async def run(self) -> None:
@@ -150,14 +183,18 @@ class QueueFeed:
                     return number
                 if settle is not self._settle:
                     return number
-                pack = pack._replace(digests=[], rejected=[(first, str(error))])
+                if self._letter is not None and first.tag not in self._refusals:
+                    self._refusals[first.tag] = str(error)  # its letter comes next
+                    return number
+                pack = pack._replace(digests=[], letters=0, rejected=[(first, str(error))])
             else:
                 if not is_new:  # another process was there in between
                     raise ConnectionLost("another process has stored messages of this flow")
                 number += 1
                 self.why_waiting = ""
                 self._known.note(pack.digests)
-                self._counts.sent += len(pack.digests)
+                self._counts.sent += len(pack.digests) - pack.letters
+                self._counts.dead += pack.letters
         if settle is not None and settle is self._settle:
             await self._settled(pack, settle)
         return number
@@ -181,11 +218,13 @@ class QueueFeed:
         rejected = [message.tag for message, _ in pack.rejected]
         for message, reason in pack.rejected:
             self._tell(message, reason)
+        for message in done if self._refusals else ():
+            self._refusals.pop(message.tag, None)
         is_rejected = set(rejected)
         acked = max((message.tag for message in done if message.tag not in is_rejected), default=0)
         await settle(acked, rejected)
 
-    def _tell(self, message: QueuedMessage, reason: str) -> None:
+    def _tell(self, message: Queued, reason: str) -> None:
         self._counts.dead += 1
         self._counts.note(reason)
         now_s = asyncio.get_running_loop().time()
@@ -194,9 +233,8 @@ class QueueFeed:
         self._said += 1
         if self._said > MOST_SAID:
             return
-        which = f"message {message.message_id[:100]!r}, routing key {message.routing_key!r}"
         rest = "; more of them are not named for a while" if self._said == MOST_SAID else ""
-        log.error("flow %s: %s is rejected, and not given back: %s%s", self._flow.name, which, reason, rest)
+        log.error("flow %s: %s is rejected, and not given back: %s%s", self._flow.name, message.named, reason, rest)
 
     # --- making
 
@@ -210,17 +248,20 @@ class QueueFeed:
         left_changes = pack_changes(welcome) - changes_of(ids)
         parts: list[bytes] = []
         digests: dict[bytes, None] = {}
-        rejected: list[tuple[QueuedMessage, str]] = []
-        taken, topic = 0, None
+        rejected: list[tuple[Queued, str]] = []
+        taken, letters, topic = 0, 0, None
         for message in self._messages:
             if taken == most:
                 break
             if message.digest not in self._known and message.digest not in digests:
+                is_letter = False
                 try:
                     made = self._made(message, most_record_bytes)
                 except (Unfit, BadMessage, StoreRefused) as error:
-                    rejected.append((message, str(error)))
-                    made = None
+                    made = self._letter_of(message, str(error), most_record_bytes)
+                    is_letter = made is not None
+                    if made is None:
+                        rejected.append((message, str(error)))
                 if made is not None:
                     changes = changes_of(made) if made.topic != topic else 0
                     left_bytes -= len(made.record)
@@ -229,16 +270,33 @@ class QueueFeed:
                         break
                     parts.append(made.record)
                     topic = made.topic
+                    letters += is_letter
                     digests[message.digest] = None
             taken += 1
         records = self._known.message(digests).record + b"".join(parts) if parts else b""
-        return QueuePack(taken, records, list(digests), rejected)
+        return QueuePack(taken, records, list(digests), letters, rejected)
 
-    def _made(self, message: QueuedMessage, most_bytes: int) -> Outgoing | None:
+    def _made(self, message: Queued, most_bytes: int) -> Outgoing | None:
         """None: it is left out. Raises Unfit, BadMessage, StoreRefused."""
-        made = message_of_queue(self._flow, message)
-        if made is None:
-            return None
+        if refusal := self._refusals.get(message.tag):
+            raise BadMessage(refusal)
+        made = self._becomes(message)
+        return None if made is None else self._fitting(made, most_bytes)
+
+    def _letter_of(self, message: Queued, reason: str, most_bytes: int) -> Outgoing | None:
+        """None: there are none, or not even that can be stored."""
+        for with_payload in (True, False) if self._letter is not None else ():
+            assert self._letter is not None
+            try:
+                found = self._fitting(self._letter(message, reason[:MOST_WHY_CHARACTERS], with_payload), most_bytes)
+            except (BadMessage, StoreRefused):
+                continue
+            self._counts.note(reason)
+            return found
+        return None
+
+    def _fitting(self, made: ToStore, most_bytes: int) -> Outgoing:
+        """Raises BadMessage, StoreRefused."""
         topic, payload, options = made
         found = self._make(topic, payload, cast(PublishLater, {**options}))
         if len(found.record) > most_bytes:

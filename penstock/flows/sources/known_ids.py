@@ -12,10 +12,10 @@ from itertools import islice
 from os import urandom
 from typing import Final, Protocol
 
-from penstock.flows.sources.amqp.messages import DIGEST_BYTES
 from penstock.sdk.batch import Make
 from penstock.sdk.outgoing import Outgoing
 
+DIGEST_BYTES: Final = 16
 REMEMBERED: Final = 100_000
 """The newest ids that are known."""
 READ_BACK: Final = 2_000
