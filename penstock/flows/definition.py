@@ -20,6 +20,7 @@ from penstock.flows import GROUP_PREFIX
 from penstock.flows.errors import FlowError
 from penstock.flows.expressions import MESSAGES, BadExpression, Condition, Template, Variables
 from penstock.flows.sources.amqp.messages import QUEUES
+from penstock.flows.sources.mqtt.messages import OF_BROKERS
 from penstock.flows.sources.records import RECORDS
 from penstock.kafka_place import KafkaMechanism
 
@@ -100,7 +101,8 @@ class AmqpOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class MqttOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What only flows to MQTT have. `id`: begins the client identifier; empty: "penstock-flow-NAME"."""
+    """What only flows to and from MQTT have. `id`: begins the client identifier; empty: "penstock-flow-NAME".
+    `session_s`: how long a broker keeps what comes while a flow from it is away."""
 
     user: str = ""
     password: Secret | None = None
@@ -108,6 +110,7 @@ class MqttOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     version: Literal["5", "3.1.1"] = "5"
     qos: Literal[0, 1, 2] = 1
     retain: Literal["keep", "yes", "no"] = "keep"
+    session_s: Annotated[int, msgspec.Meta(ge=0, le=4_294_967_295)] = 604_800
 
 
 class FlowSource(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename={"from_": "from", "map_": "map"}):
@@ -155,7 +158,7 @@ class Flow:
         if not _NAME.fullmatch(name):
             raise FlowError(name, "", "a name has 1 to 100 letters, digits, _ and -", "rename it")
         scheme = source.from_.partition(":")[0]
-        self.is_from_kafka, self.is_from_amqp = scheme in KAFKA, scheme in AMQP
+        self.is_from_kafka, self.is_from_amqp, self.is_from_mqtt = scheme in KAFKA, scheme in AMQP, scheme in MQTT
         self._variables: Variables = MESSAGES
         if self.is_from_kafka:
             self._variables = RECORDS
@@ -164,6 +167,13 @@ class Flow:
         elif self.is_from_amqp:
             self._variables = QUEUES
             self._check_brought("AMQP", (*OF_GROUPS, "start"))
+        elif self.is_from_mqtt:
+            self._variables = OF_BROKERS
+            self._check_brought("MQTT", (*OF_GROUPS, "start"))
+            if source.mqtt.qos == 2:
+                raise FlowError(
+                    name, "mqtt.qos", "a flow takes messages at QoS 1 at most", "say 1 or 0, or leave it out"
+                )
         else:
             self._check_filter()
         self.where = self._condition(source.where)

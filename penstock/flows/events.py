@@ -15,12 +15,12 @@ from cloudevents.core.bindings.rabbitmq import to_binary as to_amqp
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
+from penstock.flows import ID_HEADER
 from penstock.flows.definition import Flow
 from penstock.flows.errors import FlowError, Unfit
 from penstock.sdk.message import Message
 
 STRUCTURED: Final = "application/cloudevents+json"
-ID_HEADER: Final = "penstock-id"
 BATCH: Final = "application/cloudevents-batch+json"
 JSON, TEXT, BYTES = "application/json", "text/plain", "application/octet-stream"
 _ATTRIBUTE = re.compile(r"[a-z0-9]{1,20}")

@@ -67,6 +67,10 @@ def runner_of(flow: Flow, client: Client, source: str) -> Runner:
         from penstock.flows.sources.amqp.runner import AmqpRunner
 
         return AmqpRunner(flow, client)
+    if flow.is_from_mqtt:
+        from penstock.flows.sources.mqtt.runner import MqttRunner
+
+        return MqttRunner(flow, client)
     return FlowRunner(flow, client, sink_of(flow, client, source))
 
 

@@ -41,7 +41,7 @@ async def _trials(
     async with client_of(settings, address) as client:
         with in_file(file):
             for flow in flows:
-                if flow.is_from_kafka or flow.is_from_amqp:
+                if flow.is_from_kafka or flow.is_from_amqp or flow.is_from_mqtt:
                     runner_of(flow, client, "")
                 else:
                     await sink_of(flow, client, source_of(address)).close()  # it judges the place
@@ -49,8 +49,8 @@ async def _trials(
 
 
 async def _trial_of(flow: Flow, client: Client, count: int) -> dict[str, Any]:
-    if flow.is_from_amqp:
-        return _trial(flow, [])  # looking at a message of a queue would be a delivery
+    if flow.is_from_amqp or flow.is_from_mqtt:
+        return _trial(flow, [])  # looking at a message there would be a delivery
     if not flow.is_from_kafka:
         return _trial(flow, [_row(flow, message) for message in await _newest(client, flow.said.from_, count)])
     from penstock.flows.sources.trial import rows_of_records
@@ -103,6 +103,8 @@ def _begins(flow: Flow) -> str:
         return f"at {flow.said.start}"
     if flow.is_from_amqp:
         return "with what the queue has; a trial takes nothing out of it"
+    if flow.is_from_mqtt:
+        return "with what comes, and what is retained, once it has subscribed; a trial does not"
     if flow.is_from_kafka:
         return "with the earliest record that Kafka has"
     if not has_wildcard(topic_filter) or level_of(topic_filter) is not None:

@@ -14,17 +14,16 @@ from typing import Any, Final
 from paho.mqtt.reasoncodes import ReasonCode
 
 from gateway.mqtt.topics import topic_fault
+from penstock.flows import VIA
 from penstock.flows.definition import Flow
 from penstock.flows.errors import FlowError, SinkAway, SinkRefused
 from penstock.flows.events import EventWriter, FlowEvent
-from penstock.flows.mqtt_link import MqttLink, MqttMessage
-from penstock.flows.mqtt_place import mqtt_place
+from penstock.flows.mqtt_place import mark_of, mqtt_place
+from penstock.flows.sinks.mqtt_publisher import MqttMessage, MqttPublisher
 from penstock.sdk.errors import ClientError
 from penstock.sdk.subscription import Subscription
 
 MOST: Final = 500  # events that it takes at a time
-VIA: Final = "penstock-via"
-"""The user property, and the header, that names a store which a message came through; one for each."""
 MOST_VIA: Final = 16  # stores
 QUOTA_EXCEEDED: Final = 0x97
 NOT_AUTHORIZED: Final = 0x87
@@ -50,7 +49,7 @@ class MqttSink:
         self._store = ""  # the identity of the log that the messages are in; empty: it is not told
         self._client_id = f"{said.mqtt.id or f'penstock-flow-{flow.name}'}-{secrets.token_hex(4)}"  # one a process
         self._timeout_s = said.timeout_s
-        self._link: MqttLink | None = None
+        self._link: MqttPublisher | None = None
         self._opening = asyncio.Lock()
         self._openings, self._why_not = 0, ""  # how often it was tried, and what the last try found
         self._there: set[str] = set()  # ids of what is there, of sends that failed as a whole
@@ -91,7 +90,7 @@ class MqttSink:
         self._there.difference_update(event.id for event in events)
 
     async def _publish(
-        self, link: MqttLink, messages: Sequence[MqttMessage], answers: list[asyncio.Future[ReasonCode]]
+        self, link: MqttPublisher, messages: Sequence[MqttMessage], answers: list[asyncio.Future[ReasonCode]]
     ) -> None:
         for message in messages:
             try:
@@ -100,11 +99,13 @@ class MqttSink:
                 raise SinkRefused(f"{message.topic[:200]!r}: {error}") from None
 
     def _came_through(self, event: FlowEvent) -> bool:
-        return bool(self._store) and self._store in stores_of(event)
+        """Or came from this broker."""
+        own = {self._store, mark_of(self._store, self._place)}
+        return bool(self._store) and not own.isdisjoint(stores_of(event))
 
     def _message(self, event: FlowEvent) -> MqttMessage:
         """Raises Unfit, SinkRefused."""
-        topic = self._place.prefix + event.topic
+        topic = self._place.path + event.topic
         if fault := topic_fault(topic):
             raise SinkRefused(f"{topic[:200]!r}: {fault}")
         properties, content_type, body = self._writer.mqtt(event)
@@ -118,7 +119,7 @@ class MqttSink:
             properties = [*others, *((VIA, store) for store in (*via, self._store))]
         return MqttMessage(topic, body, self._options.qos, retain, content_type, properties)
 
-    def _check(self, link: MqttLink, message: MqttMessage) -> None:
+    def _check(self, link: MqttPublisher, message: MqttMessage) -> None:
         """Raises SinkRefused, SinkAway."""
         if message.qos > link.most_qos:
             raise SinkAway(f"{self._place}: it takes QoS {link.most_qos} at most; mqtt.qos: say that")
@@ -137,7 +138,11 @@ class MqttSink:
         raise SinkRefused(f"{self._place}: {message.topic[:200]!r}: {code.getName()}{remedy}")
 
     async def _answered(
-        self, link: MqttLink, publishing: asyncio.Task[None], answers: list[asyncio.Future[ReasonCode]], began_s: float
+        self,
+        link: MqttPublisher,
+        publishing: asyncio.Task[None],
+        answers: list[asyncio.Future[ReasonCode]],
+        began_s: float,
     ) -> None:
         """Wait until each has an answer, as long as the broker answers at all. Raises SinkAway, SinkRefused."""
         loop = asyncio.get_running_loop()
@@ -159,7 +164,7 @@ class MqttSink:
 
     # --- its connection
 
-    async def _linked(self) -> MqttLink:
+    async def _linked(self) -> MqttPublisher:
         """Raises SinkAway; to all who wait for one try, if that fails."""
         openings = self._openings
         async with self._opening:
@@ -170,14 +175,16 @@ class MqttSink:
                     raise SinkAway(self._why_not)
                 self._openings += 1
                 try:
-                    self._link = await MqttLink.opened(self._place, self._options, self._client_id, self._timeout_s)
+                    link = MqttPublisher(self._place, self._options, self._client_id)
+                    await link.open(self._timeout_s)
                 except SinkAway as error:
                     self._why_not = str(error)
                     raise
+                self._link = link
                 self._why_not = ""
             return self._link
 
-    def _drop(self, link: MqttLink, why: SinkAway) -> None:
+    def _drop(self, link: MqttPublisher, why: SinkAway) -> None:
         """Close the link. What waits on it fails."""
         if self._link is link:
             self._link = None

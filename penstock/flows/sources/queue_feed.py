@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from penstock.flows.counts import FlowCounts
 from penstock.flows.definition import Flow
@@ -52,23 +52,20 @@ class Queued(Protocol):
         """As the log names it."""
 
 
-Becomes = Callable[[Queued], ToStore | None]
-"""What a message becomes; None: it is left out. Raises Unfit."""
-Letter = Callable[[Queued, str, bool], ToStore]
-"""The dead letter of a message with a reason; with its payload or without."""
+M = TypeVar("M", bound=Queued)
 
 
-class QueuePack(NamedTuple):
+class QueuePack(NamedTuple, Generic[M]):
     """The first messages that are in hand, and what becomes of them."""
 
     taken: int
     records: bytes  # of the log; empty if there is nothing to store
     digests: list[bytes]
     letters: int  # among those
-    rejected: list[tuple[Queued, str]]
+    rejected: list[tuple[M, str]]
 
 
-class QueueFeed:
+class QueueFeed(Generic[M]):
     """Owner of the messages of a queue that are in hand."""
 
     def __init__(
@@ -78,10 +75,11 @@ class QueueFeed:
         appends: Appends,
         known: KnownIds,
         counts: FlowCounts,
-        becomes: Becomes,
-        letter: Letter | None = None,
+        becomes: Callable[[M], ToStore | None],
+        letter: Callable[[M, str, bool], ToStore] | None = None,
     ) -> None:
-        """`make`: what is stored of a message. `letter`: of one that can never be stored as what it becomes; without it
+        """`make`: what is stored of a message. `becomes`: what that is; None: it is left out. It raises Unfit.
+        `letter`: of one that can never be stored, with the reason, and with its payload or without. Without letters
         such a message is rejected, and the broker's."""
         self.why_waiting = ""
         """Why the store takes nothing; empty: it does."""
@@ -89,7 +87,7 @@ class QueueFeed:
         self._flow, self._make, self._appends, self._counts = flow, make, appends, counts
         self._known, self._becomes, self._letter = known, becomes, letter
         self._refusals: dict[int, str] = {}  # by the tags of messages that the store refused, why
-        self._messages: deque[Queued] = deque()
+        self._messages: deque[M] = deque()
         self._settle: Settle | None = None
         self._came = asyncio.Event()
         self._careful = 0  # so many go one by one, as one of them was refused
@@ -104,7 +102,7 @@ class QueueFeed:
         self._settle = settle
         self._came.set()
 
-    def add(self, message: Queued) -> None:
+    def add(self, message: M) -> None:
         self._messages.append(message)
         self.in_hand_bytes += len(message)
         self._came.set()
@@ -199,7 +197,7 @@ class QueueFeed:
             await self._settled(pack, settle)
         return number
 
-    async def _refused(self, pack: QueuePack, error: StoreRefused) -> bool:
+    async def _refused(self, pack: QueuePack[M], error: StoreRefused) -> bool:
         """Whether its message, which is the only one, is given up."""
         if error.code not in OF_THE_MESSAGE:
             await self._wait(error)
@@ -209,7 +207,7 @@ class QueueFeed:
             return False
         return True
 
-    async def _settled(self, pack: QueuePack, settle: Settle) -> None:
+    async def _settled(self, pack: QueuePack[M], settle: Settle) -> None:
         done = [self._messages.popleft() for _ in range(pack.taken)]
         self.in_hand_bytes -= sum(map(len, done))
         self._careful = max(0, self._careful - pack.taken)
@@ -224,7 +222,7 @@ class QueueFeed:
         acked = max((message.tag for message in done if message.tag not in is_rejected), default=0)
         await settle(acked, rejected)
 
-    def _tell(self, message: Queued, reason: str) -> None:
+    def _tell(self, message: M, reason: str) -> None:
         self._counts.dead += 1
         self._counts.note(reason)
         now_s = asyncio.get_running_loop().time()
@@ -238,7 +236,7 @@ class QueueFeed:
 
     # --- making
 
-    def _pack(self, most: int) -> QueuePack:
+    def _pack(self, most: int) -> QueuePack[M]:
         """Of the messages in hand, of which there are some."""
         welcome = self._appends.welcome
         most_bytes = min(PACK_BYTES, batch_bytes(welcome))
@@ -248,7 +246,7 @@ class QueueFeed:
         left_changes = pack_changes(welcome) - changes_of(ids)
         parts: list[bytes] = []
         digests: dict[bytes, None] = {}
-        rejected: list[tuple[Queued, str]] = []
+        rejected: list[tuple[M, str]] = []
         taken, letters, topic = 0, 0, None
         for message in self._messages:
             if taken == most:
@@ -276,14 +274,14 @@ class QueueFeed:
         records = self._known.message(digests).record + b"".join(parts) if parts else b""
         return QueuePack(taken, records, list(digests), letters, rejected)
 
-    def _made(self, message: Queued, most_bytes: int) -> Outgoing | None:
+    def _made(self, message: M, most_bytes: int) -> Outgoing | None:
         """None: it is left out. Raises Unfit, BadMessage, StoreRefused."""
         if refusal := self._refusals.get(message.tag):
             raise BadMessage(refusal)
         made = self._becomes(message)
         return None if made is None else self._fitting(made, most_bytes)
 
-    def _letter_of(self, message: Queued, reason: str, most_bytes: int) -> Outgoing | None:
+    def _letter_of(self, message: M, reason: str, most_bytes: int) -> Outgoing | None:
         """None: there are none, or not even that can be stored."""
         for with_payload in (True, False) if self._letter is not None else ():
             assert self._letter is not None

@@ -67,7 +67,7 @@ class AmqpRunner(SourceRunner):
     async def _find(self, key: str, topic: str, limit: int) -> list[Noted]:
         return [*await self._client.find(key, topic=topic, limit=limit)]
 
-    async def _take(self, feed: QueueFeed) -> None:
+    async def _take(self, feed: QueueFeed[QueuedMessage]) -> None:
         """Have a consumer of the queue. Until cancelled."""
         said, loop = self.flow.said, asyncio.get_running_loop()
         prefetch = said.amqp.prefetch

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UsageError
+from penstock.flows.definition import Flow, read_flows
 from penstock.flows.mqtt_place import mqtt_place
+from penstock.flows.process import runner_of
+from penstock.sdk.client import Client
 from tests.unit.penstock.flows.test_definition import flows_of
 
 FROM = 'from = "plant/#"\n'
@@ -27,13 +30,50 @@ def test_a_broker_is_a_host_a_port_and_a_prefix(tmp_path: Path, monkeypatch: pyt
     assert str(mqtt_place(flow)) == "MQTT, ::1:1883"
 
 
+def brought(tmp_path: Path, text: str) -> list[Flow]:
+    """Flows from a broker, seen to be right as their process would."""
+    path = tmp_path / "flows.toml"
+    path.write_text(f"[flow.alarms]\n{text}\n")
+    flows = read_flows(path)
+    for flow in flows:
+        runner_of(flow, Client("unix:///nowhere"), "")
+    return flows
+
+
+def test_a_flow_from_a_broker_has_a_topic_filter(tmp_path: Path) -> None:
+    (flow,) = brought(tmp_path, 'from = "mqtt://h/plant/+/#"\nto = "penstock:"')
+    assert mqtt_place(flow, "from") == ("h", 1883, "plant/+/#", "", "", None)
+    (flow,) = brought(tmp_path, 'from = "mqtts://[::1]:99/$share/g/a%20b"\nto = "penstock:"')
+    assert mqtt_place(flow, "from")[:3] == ("::1", 99, "$share/g/a b")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('from = "mqtt://h"\nto = "penstock:"', "flow.alarms.from: '' is no topic filter"),
+        ('from = "mqtt://h/a/#/b"\nto = "penstock:"', "flow.alarms.from: 'a/#/b' is no topic filter"),
+        ('from = "mqtt://me:pw@h/a"\nto = "penstock:"', "flow.alarms.from: a URL has no password here"),
+        ('from = "mqtt://h/a"\nto = "file:///x"', "flow.alarms.to: what comes from MQTT goes to a store"),
+        ('from = "mqtt://h/a"\nto = "penstock:"\nstart = "now"', "start: it means nothing to a flow from MQTT"),
+        ('from = "mqtt://h/a"\nto = "penstock:"\nmqtt.qos = 2', "mqtt.qos: a flow takes messages at QoS 1 at most"),
+        ('from = "mqtt://h/a"\nto = "penstock:"\nmqtt.session_s = -1', "mqtt.session_s: expected `int` >= 0"),
+        ('from = "mqtt://h/a"\nto = "penstock:"\nwhere = "client_id == \'x\'"', "flow.alarms.where: "),
+    ],
+)
+def test_what_is_wrong_with_a_flow_from_a_broker_is_said(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        brought(tmp_path, text)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ('to = "mqtts://h/x"\nca_file = "/ca.pem"', "flow.alarms.ca_file: /ca.pem: "),
-        ('to = "mqtt:x"', "flow.alarms.to: 'mqtt:x' names no host with a prefix alone; say mqtt://HOST"),
+        ('to = "mqtt:x"', "flow.alarms.to: 'mqtt:x' names no host with a path alone; say mqtt://HOST"),
         ('to = "mqtt://h:port/x"', "flow.alarms.to: 'mqtt://h:port/x': Port could not be cast"),
-        ('to = "mqtt://h/x?qos=1"', "names no host with a prefix alone"),
+        ('to = "mqtt://h/x?qos=1"', "names no host with a path alone"),
         ('to = "mqtt://h/a/%23"', "flow.alarms.to: 'a/#/' begins no topic"),
         ('to = "mqtt://me:pw@h/x"', "flow.alarms.to: a URL has no password here"),
         ('to = "mqtt://h/x"\nformat = "cloudevents-batch"', "flow.alarms.format: a message of MQTT is one event"),
