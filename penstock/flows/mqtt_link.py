@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,7 @@ from penstock.flows.errors import SinkAway
 from penstock.flows.mqtt_place import MqttPlace
 
 KEEP_ALIVE_S: Final = 30
+GOODBYE_S: Final = 1.0  # for what is not written yet
 HEADER_BYTES: Final = 16  # of a PUBLISH at most, without topic, properties and payload
 _SILENT: Final = logging.Logger("penstock.flows.paho", logging.CRITICAL + 1)  # a flow says it in one line
 _REMEDIES: Final = {
@@ -101,7 +103,16 @@ class MqttLink:
     async def close(self) -> None:
         self.end(SinkAway("the flow ends"))
         self._client.disconnect()
+        cut = self._loop.call_later(GOODBYE_S, self._cut)
         await self._loop.run_in_executor(None, self._client.loop_stop)
+        cut.cancel()
+
+    def _cut(self) -> None:
+        """The library's thread does not end before everything is written, which a broker that stands still prevents."""
+        connected = self._client.socket()
+        if connected is not None:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
 
     def end(self, why: SinkAway) -> None:
         """What waits fails with this, or what ended it before; close() is to follow."""
