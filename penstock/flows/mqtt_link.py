@@ -110,7 +110,7 @@ class MqttLink:
     def _cut(self) -> None:
         """The library's thread does not end before everything is written, which a broker that stands still prevents."""
         connected = self._client.socket()
-        if connected is not None:
+        if isinstance(connected, socket.socket):
             with suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
 
