@@ -6,9 +6,10 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import paho.mqtt.client as paho
 from paho.mqtt.client import ConnectFlags
@@ -45,6 +46,8 @@ class MqttLink:
         self._loop = asyncio.get_running_loop()
         self._why_ended: SinkAway | None = None
         self._connected: asyncio.Future[None] = self._loop.create_future()
+        self._noted: deque[Any] = deque()
+        self._is_woken = False
         protocol = MQTTProtocolVersion.MQTTv5 if self._is_5 else MQTTProtocolVersion.MQTTv311
         clean = None if self._is_5 else is_clean
         client = paho.Client(
@@ -126,7 +129,20 @@ class MqttLink:
     def _ended(self, why: SinkAway) -> None:
         """Fail what waits."""
 
+    def _take(self, noted: Any) -> None:
+        """What the library's thread noted, on the loop."""
+
+    def _took_all(self) -> None:
+        """For now."""
+
     # --- on the library's thread
+
+    def _note(self, what: object) -> None:
+        """For the loop, which is woken once for all that comes until then."""
+        self._noted.append(what)
+        if not self._is_woken:
+            self._is_woken = True
+            self._tell(self._take_noted)
 
     def _tell(self, call: Callable[..., object], *args: object) -> None:
         with suppress(RuntimeError):  # the loop has ended
@@ -141,6 +157,12 @@ class MqttLink:
         self._tell(self.end, refused(self._place, "it ended the connection", code))
 
     # --- on the loop
+
+    def _take_noted(self) -> None:
+        self._is_woken = False
+        while self._noted:
+            self._take(self._noted.popleft())
+        self._took_all()
 
     def _let_in(self, is_resumed: bool, code: ReasonCode, properties: Properties | None) -> None:
         if code.is_failure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Final, NamedTuple
 
 from paho.mqtt.packettypes import PacketTypes
@@ -49,8 +48,6 @@ class MqttPublisher(MqttLink):
         self._waiting: dict[int, asyncio.Future[ReasonCode]] = {}
         self._room = asyncio.Event()
         self._room.set()
-        self._acked: deque[tuple[int, ReasonCode]] = deque()
-        self._is_woken = False
         self._client.max_inflight_messages_set(0)  # the library looks through its own window at each acknowledgement
         self._client.on_publish = self._on_ack
 
@@ -94,17 +91,14 @@ class MqttPublisher(MqttLink):
 
     def _on_ack(self, _: object, __: object, mid: int, code: ReasonCode, ___: object) -> None:
         """On the library's thread."""
-        self._acked.append((mid, code))
-        if not self._is_woken:
-            self._is_woken = True
-            self._tell(self._take_acks)
+        self._note((mid, code))
 
-    def _take_acks(self) -> None:
-        self._is_woken = False
-        while self._acked:
-            mid, code = self._acked.popleft()
-            answer = self._waiting.pop(mid, None)
-            if answer is not None and not answer.done():
-                answer.set_result(code)
+    def _take(self, noted: tuple[int, ReasonCode]) -> None:
+        mid, code = noted
+        answer = self._waiting.pop(mid, None)
+        if answer is not None and not answer.done():
+            answer.set_result(code)
+
+    def _took_all(self) -> None:
         self.answered_s = self._loop.time()
         self._room.set()

@@ -70,7 +70,7 @@ class MqttSubscriber(MqttLink):
     # --- on the library's thread
 
     def _on_message(self, _: object, __: object, message: paho.MQTTMessage) -> None:
-        self._tell(self._take, message)
+        self._note(message)
 
     def _on_subscribe(self, _: object, __: object, ___: int, codes: list[ReasonCode], ____: object) -> None:
         self._tell(self._answered, codes)
