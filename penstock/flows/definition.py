@@ -26,6 +26,7 @@ from penstock.kafka_place import KafkaMechanism
 
 AMQP = ("amqp", "amqps")
 MQTT = ("mqtt", "mqtts")
+FUNCTION = "python"
 KAFKA = ("kafka", "kafkas")
 PENSTOCK = ("penstock", "penstocks")
 Format = Literal["cloudevents", "cloudevents-binary", "cloudevents-batch", "raw"]
@@ -176,6 +177,7 @@ class Flow:
                 )
         else:
             self._check_filter()
+        self.is_to_function = source.to.partition(":")[0] == FUNCTION
         self.where = self._condition(source.where)
         mapped = source.map_
         self.topic = self._template("map.topic", mapped.topic)

@@ -58,6 +58,7 @@ class Written(NamedTuple):
 
 def event_of(flow: Flow, message: Message, group_offset: int = -1) -> FlowEvent:
     """Raises Unfit."""
+    headers = {header: template.text(message) for header, template in flow.mapped_headers.items()}
     return FlowEvent(
         message.message_id,
         message.log_offset,
@@ -66,7 +67,7 @@ def event_of(flow: Flow, message: Message, group_offset: int = -1) -> FlowEvent:
         flow.payload.made(message) if flow.payload is not None else message.payload,
         flow.key.text(message) if flow.key is not None else message.key or "",
         flow.content_type.text(message) if flow.content_type is not None else message.content_type or "",
-        {header: template.text(message) for header, template in flow.mapped_headers.items()},
+        {**message.headers, **headers} if flow.is_to_function else headers,
         group_offset,
         message,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.flows.definition import AMQP, KAFKA, MQTT, Flow, without_credentials
+from penstock.flows.definition import AMQP, FUNCTION, KAFKA, MQTT, Flow, without_credentials
 from penstock.flows.errors import FlowError
 from penstock.flows.events import EventWriter, FlowEvent
 from penstock.sdk.client import Client
@@ -13,7 +13,7 @@ from penstock.sdk.subscription import Subscription
 
 SCHEMES = (
     "http://, https://, file:///PATH, penstock: or penstock://HOST:PORT, kafka://HOST:PORT/TOPIC, "
-    "amqp://HOST/EXCHANGE, mqtt://HOST/PREFIX"
+    "amqp://HOST/EXCHANGE, mqtt://HOST/PREFIX, python:PACKAGE.MODULE:FUNCTION"
 )
 
 
@@ -64,4 +64,8 @@ def sink_of(flow: Flow, client: Client, source: str) -> Sink:
         from penstock.flows.sinks.mqtt import MqttSink
 
         return MqttSink(flow, writer)
+    if scheme == FUNCTION:
+        from penstock.flows.sinks.function import FunctionSink
+
+        return FunctionSink(flow, client, source)
     raise FlowError(flow.name, "to", f"{to!r} is no place for messages", f"say {SCHEMES}")

@@ -1,12 +1,13 @@
 """Flows: how many messages a second a condition looks at, and how many go out by HTTP, beside a plain loop.
 
-    python -m tests.bench.flows FOLDER [where|http|penstock|kafka|kafka-once|amqp|mqtt] [ROUNDS]
+    python -m tests.bench.flows FOLDER [where|http|penstock|kafka|kafka-once|amqp|mqtt|function] [ROUNDS]
 
 where: a flow whose condition lets nothing through, messages per second of the flows' CPU. http: one request a message,
 16 at a time, beside aiohttp doing the same in a loop. penstock: to another topic, beside publish_many() of 500. kafka:
 to a topic of one broker, beside confluent-kafka with 1,000 records between flushes; kafka-once: in transactions.
 amqp: to an exchange of RabbitMQ with one durable queue, beside aio-pika with 1,000 messages between confirms.
 mqtt: to Mosquitto at QoS 1, beside paho with its own window of 20.
+function: to a function that does nothing, beside a consumer of a group that calls it in its own process.
 The store, the flow and the server share the machine's cores.
 """
 
@@ -258,6 +259,35 @@ def amqp(folder: Path, store: StoreProcess, rounds: int) -> None:
     told("amqp", plain, flowing, AMQP_SENT)
 
 
+def nothing(_: object) -> None:
+    """The function."""
+
+
+def function(folder: Path, store: StoreProcess, rounds: int) -> None:
+    fill(store, SENT)
+    plain, flowing = [], []
+
+    async def loop(group: str) -> None:
+        async with Client(store.url.replace("tcp://", "penstock://")) as client:
+            done = 0
+            async with client.subscribe("plant/#", group=group, start="earliest", prefetch=2_000) as messages:
+                async for batch in messages.batches():
+                    for message in batch:
+                        nothing(message)
+                    batch.ack()
+                    done += len(batch)
+                    if done == SENT:
+                        break
+
+    for number in range(rounds):
+        began_s = time.monotonic()
+        asyncio.run(loop(f"plain{number}"))
+        plain.append(time.monotonic() - began_s)
+        text = 'to = "python:tests.bench.flows:nothing"'
+        flowing.append(flowing_s(folder, store, f"function{number}", text, SENT)[0])
+    told("function", plain, flowing)
+
+
 def told(what: str, plain: list[float], flowing: list[float], sent: int = SENT) -> None:
     rates = [sent / statistics.median(each) for each in (plain, flowing)]
     print(f"{what}: a loop {rates[0]:,.0f} messages/s, a flow {rates[1]:,.0f}, {rates[1] / rates[0]:.2f} of it")
@@ -270,6 +300,7 @@ ROWS: dict[str, Callable[[Path, StoreProcess, int], None]] = {
     "kafka": kafka,
     "amqp": amqp,
     "mqtt": mqtt,
+    "function": function,
     "kafka-once": partial(kafka, is_once=True),
 }
 

@@ -38,15 +38,16 @@ class PenstockSink:
 
     most = MOST
 
-    def __init__(self, flow: Flow, client: Client, source: str) -> None:
-        """`client`: of the flow's own store, which `source` names. Raises FlowError."""
+    def __init__(self, flow: Flow, client: Client, source: str, *, of_function: bool = False) -> None:
+        """`client`: of the flow's own store, which `source` names. `of_function`: it has what a
+        function returns, for the flow's own store. Raises FlowError."""
         self._flow = flow
         self._place = f"{PLACES}/{flow.name}/{source.partition('://')[2].replace('/', '_')}"
         self._furthest = -1  # log_offset of what was published that comes from furthest on
         self._fit: set[str] = set()  # topics that it may publish to
-        self._is_own = flow.said.to in OWN_STORE
+        self._is_own = of_function or flow.said.to in OWN_STORE
         self._client = client
-        if self._is_own and flow.said.map_.topic is None:
+        if self._is_own and not of_function and flow.said.map_.topic is None:
             reason = "its messages would come back to it"
             raise FlowError(
                 flow.name, "map.topic", reason, 'map them to another topic, as map = { topic = "out/{topic}" }'
@@ -73,7 +74,7 @@ class PenstockSink:
 
     async def send(self, events: Sequence[FlowEvent]) -> None:
         for event in events:
-            self._check(event)
+            self.check(event)
         furthest = max(event.log_offset for event in events)
         try:
             missing = await self._missing(events)
@@ -92,11 +93,11 @@ class PenstockSink:
         """Those that are not there yet."""
         doubtful = [event for event in events if event.log_offset <= self._furthest]
         there = await asyncio.gather(*map(self._is_there, doubtful))
-        found = {event.log_offset for event, is_there in zip(doubtful, there, strict=True) if is_there}
-        return [event for event in events if event.log_offset not in found]
+        found = {event.id for event, is_there in zip(doubtful, there, strict=True) if is_there}
+        return [event for event in events if event.id not in found]
 
-    def _check(self, event: FlowEvent) -> None:
-        """Raises SinkRefused."""
+    def check(self, event: FlowEvent) -> None:
+        """Whether it may be published there. Raises SinkRefused."""
         if event.topic in self._fit:
             return
         fault = publish_fault(event.topic)
