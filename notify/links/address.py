@@ -5,10 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 from notify.errors import NotifyError
-from store.wire.client.address import WireAddress, store_ports
+from store.wire.client.address import WireAddress, split_store_url, store_ports
 
 SHAPE = "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH"
 _PORT = r"(\[[0-9A-Fa-f:.]+\]|[^\s/:@,\[\]]+):"
@@ -37,8 +36,8 @@ class StoreAddress(WireAddress):
     @classmethod
     def parse(cls, url: str, any_port: bool = False) -> StoreAddress:
         """`any_port`: port 0 stands for any free one. Raises StoreAddressError."""
-        parts = urlsplit(url)
         with suppress(ValueError):  # a port that is no number
+            parts = split_store_url(url)
             if parts.scheme == "unix" and parts.path:
                 return cls(url, path=parts.path)
             if parts.scheme in ("tcp", "tls") and not (parts.path.strip("/") or parts.query or parts.fragment):

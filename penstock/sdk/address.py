@@ -6,10 +6,9 @@ The stores of a cluster are one address: `penstock://HOST:PORT,HOST:PORT`, or a 
 from __future__ import annotations
 
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 from penstock.sdk.errors import AddressError
-from store.wire.client.address import WireAddress, store_ports
+from store.wire.client.address import WireAddress, split_store_url, store_ports
 
 DEFAULT_PORT = 7700
 
@@ -28,8 +27,8 @@ class Address(WireAddress):
         >>> Address.parse("penstock://a,b:7701").ports
         (StorePort(host='a', port=7700), StorePort(host='b', port=7701))
         """
-        parts = urlsplit(url)
         with suppress(ValueError):  # a host or port that is none
+            parts = split_store_url(url)
             if parts.scheme == "unix" and parts.path and not parts.netloc:
                 return cls(url, path=parts.path)
             is_plain = not (parts.path.strip("/") or parts.query or parts.fragment)

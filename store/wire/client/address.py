@@ -6,11 +6,12 @@ Each user of the client parses its own URLs into one.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 
 class StorePort(NamedTuple):
@@ -54,6 +55,15 @@ class WireAddress:
 def store_ports(netloc: str, default: int | None = None) -> list[StorePort]:
     """HOST:PORT, or several with commas in between. Raises ValueError."""
     return [StorePort.parse(each, default) for each in netloc.split(",")]
+
+
+def split_store_url(url: str) -> SplitResult:
+    """As urlsplit(), which in some releases of Python refuses an IPv6 address behind a host. Raises ValueError."""
+    scheme, is_url, rest = url.partition("://")
+    if not is_url or "," not in rest:
+        return urlsplit(url)
+    netloc = re.split("[/?#]", rest, maxsplit=1)[0]
+    return urlsplit(f"{scheme}://{rest[len(netloc) :]}")._replace(netloc=netloc)
 
 
 AddressInfos = Iterable[tuple[int, int, int, str, tuple[Any, ...]]]
