@@ -33,6 +33,7 @@ WITHOUT_HISTORY = ("now", "latest")
 
 COMPRESSED: Final = int(RecordFlag.COMPRESSED)
 NO_STOP: Final = (1 << 64) - 1  # log_offset
+RECORD_ALIGNMENT_BYTES: Final = 8
 ASK_AGAIN_S: Final = 1.0  # for history that cannot be read now
 
 
@@ -90,7 +91,10 @@ class Replays:
             retain_as_published=reader.retain_as_published,
             subscription_id=reader.subscription_id,
         )
-        self.begin(reader.session, HistoryReplay(subscription, start, reader.reached, resumes=reader.qos > 0))
+        replay = HistoryReplay(subscription, start, reader.reached, resumes=reader.qos > 0)
+        if replay.resumes:  # what it has looked at ends inside a record, and the log is read from where one begins
+            replay.next = start & -RECORD_ALIGNMENT_BYTES
+        self.begin(reader.session, replay)
 
     def end(self, session: Session, replay: HistoryReplay) -> None:
         """It is over, or not allowed any more; what its subscription's queues have comes at once."""

@@ -52,6 +52,7 @@ class SharedSubscriptions:
         self._journal = core.journal
         self._knows_users = knows_users
         self._active: dict[GroupSubscription[Session], None] = {}  # have something to be done
+        self._is_held = False
         self._shares: dict[GroupSubscription[Session], None] = {}
         self._extended_s = 0.0
         self.transient = 0  # those of sessions that end with their connection
@@ -105,6 +106,7 @@ class SharedSubscriptions:
 
     def hold(self) -> None:
         """Want nothing more, give back what was not sent, and tell what was acknowledged; until go_on()."""
+        self._is_held = True
         for share in self._shares:
             if share.seat is not None:
                 share.seat.stop()
@@ -114,6 +116,7 @@ class SharedSubscriptions:
 
     def go_on(self) -> None:
         """After hold()."""
+        self._is_held = False
         for share in self._shares:
             self.has_work(share)
 
@@ -225,7 +228,7 @@ class SharedSubscriptions:
 
     def deliver(self) -> None:
         """Send what was handed out, tell what was acknowledged, want more."""
-        if not self._active or not self._store.sessions.are_ours:
+        if not self._active or self._is_held or not self._store.sessions.are_ours:
             return
         active, self._active = self._active, {}
         for share in active:

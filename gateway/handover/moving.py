@@ -62,6 +62,7 @@ class MovingOut:
         self._listeners = listeners
         self._clients = clients
         self._is_held = False
+        self._packed: list[Connection] = []
 
     def staying(self) -> list[Session]:
         """Sessions whose connections cannot travel: they have TLS or WebSocket."""
@@ -112,7 +113,8 @@ class MovingOut:
         descriptors: list[int] = []
         packed: list[HandedConnection] = []
         size_bytes = 0
-        for connection in self._travelling():
+        self._packed = self._travelling()
+        for connection in self._packed:
             connection.transport.forget()
             listener = places[id(connection.entrance)]
             handed = handed_connection(connection, listener, ref_of, place_of)
@@ -128,6 +130,12 @@ class MovingOut:
     def _travelling(self) -> list[Connection]:
         with_session = [each.connection for each in self._broker.registry.sessions.values()]
         return [each for each in (*with_session, *self._broker.connections.table.new) if can_travel(each)]
+
+    def give_up(self) -> None:
+        """The descriptors that batches() named are the caller's: this broker serves nobody any more."""
+        for connection in self._packed:
+            connection.transport.give_up()
+        self._packed = []
 
     def go_on(self) -> None:
         """The other process does not serve: go on as before."""

@@ -110,6 +110,14 @@ class Listener:
         """The descriptors of the listening sockets."""
         return [each.fileno() for each in self._sockets]
 
+    def give_up(self) -> list[int]:
+        """Listen no more, and close nothing: the sockets, whose descriptors these are, are the caller's."""
+        self.pause()
+        for header in list(self._unread):
+            header.abort()
+        sockets, self._sockets = self._sockets, []
+        return [each.detach() for each in sockets]
+
     def pause(self) -> None:
         """Accept no client until resume(): they wait in the system's queue."""
         self._is_paused = True

@@ -133,6 +133,17 @@ class QueueTable:
             queue.watchers += 1
         return queue
 
+    def watch_again(self, topic_filter: str, kind: int, next_offset: int) -> tuple[Queue, bool]:
+        """A queue that was watched in another process, where it ended at `next_offset`; whether it has all of that."""
+        queue = None if kind == LIVE else self.stored(topic_filter)
+        is_whole = queue is not None and queue.next_offset >= next_offset
+        if queue is None:
+            queue = self.live.watched(topic_filter)
+            if not queue.watchers:
+                queue.ends_at(next_offset)
+        queue.watchers += 1
+        return queue, is_whole
+
     def _may_be_live(self, topic_filter: str) -> bool:
         """Whether a topic exists that the filter matches and that is live-only."""
         if topic_filter.split("/", 1)[0] == SERVER_LEVEL:

@@ -36,6 +36,15 @@ class LocalConsumer:
         )  # nothing else is wanted at the same time
 
     @property
+    def group(self) -> GroupKey:
+        return self._consumer.queue.state.key
+
+    @property
+    def name(self) -> str:
+        """Among the consumers of its member."""
+        return self._consumer.key[1]
+
+    @property
     def settings(self) -> GroupSettings:
         return self._consumer.queue.settings
 

@@ -84,9 +84,12 @@ class Hub:
         audit: Audit | None = None,
         lookup: Lookup | None = None,
         reads_tier: TierPolicy = "not_in_log",
+        goes_on: str = "",
     ) -> None:
         """`waits_for_peers`: members that the log remembers may come back; see `returning`. `lookup`: which gateways
         are told of queues that they do not follow; None: none. `reads_tier`: which history is read in the tier.
+        `goes_on`: name of the gateway in this process, if it has the sessions and leases that the log says it has: it
+        had them in another process until now.
         """
         self.messages = messages
         self.lookup = lookup
@@ -102,6 +105,7 @@ class Hub:
         self.count_logins: Callable[[LoginsEnded], object] = lambda ended: None
         """Is told how logins ended at gateways in other processes, if this one has doors of its own."""
         self._members: list[Member] = []
+        self._going_on: Member | None = None  # until it joins
         self.judges = Judges(lambda: [member.sessions for member in self._members])
         messages.dispatching.left.judge = self.judges.ask
         self.consumers = Consumers(messages, self.followers, self.join, self.settle, self.tier, quotas)
@@ -111,8 +115,11 @@ class Hub:
             self.returning = {name: self.join(name) for name in messages.peers}
         else:
             self._forget_peers()
+        self._going_on = self.join(goes_on) if goes_on else None
+        if not waits_for_peers and not goes_on:
             self.consumers.release_all()
-        self.claims = Claims(messages, self.quotas, self.settle, self.returning)
+        holders = self.returning if self._going_on is None else {"": self._going_on}
+        self.claims = Claims(messages, self.quotas, self.settle, holders)
 
     def _forget_peers(self) -> None:
         """Gateways in other processes do not come back. Clients may: what they send again is stored once."""
@@ -129,7 +136,10 @@ class Hub:
     # --- members
 
     def join(self, name: str) -> Member:
-        """A new user of the store. Call its listen() before anything else."""
+        """A new user of the store, or the one that goes on. Call its listen() before anything else."""
+        member, self._going_on = self._going_on, None
+        if member is not None and member.name == name:
+            return member
         member = Member(name, self.followers.followed_of)
         self._members.append(member)
         return member

@@ -21,6 +21,7 @@ from notify.api import (
     RetainedPage,
     StoreStatus,
 )
+from notify.handed import HandedConsumer, HandedQueue
 from notify.limits import StoreBans
 from notify.local.claims import Answer
 from notify.local.group_consumer import open_consumer
@@ -32,7 +33,7 @@ from notify.owners import UNJUDGED, Claimant
 from notify.position_reads import Came, PositionReads
 from store.records._records import RecordBatch, Records, records_from
 from store.state.changes import GroupAdvanced
-from store.state.group_settings import GroupSettings
+from store.state.group_settings import LATEST, GroupSettings
 from store.state.group_states import GroupKey, Maker
 from store.wire.tier_messages import TierFault
 
@@ -171,6 +172,14 @@ class LocalQueues:
             self._hub.followers.follow(self._member, each.queue, each.position)
         then(followed)
 
+    def follow_again(self, handed: HandedQueue) -> tuple[Queue, bool]:
+        """A queue that another process followed, once more; whether it has all that it had there."""
+        queue, is_whole = self._queues.watch_again(handed.topic_filter, handed.kind, handed.next_offset)
+        if handed.spills:
+            self._queues.spill(queue)
+        self._hub.followers.follow(self._member, queue, queue.next_offset)
+        return queue, is_whole
+
     def unfollow(self, queue: Queue) -> None:
         self._hub.followers.unfollow(self._member, queue)
 
@@ -260,6 +269,12 @@ class LocalGroups:
         if not self._consumers.locate(group, start, located, is_new=True):
             located(start)
 
+    def take_over(self, joined: HandedConsumer, handed: Callable[[LeasedMessages], None]) -> GroupConsumer | str:
+        """A consumer that another process had, with what it holds; why not, if its group is not to be had."""
+        key, asked = (self._member.name, joined.request.consumer), joined.request
+        group, maker = (asked.group, asked.topic_filter), Maker(None, True)
+        return open_consumer(self._consumers, key, group, joined.settings, LATEST, handed, maker)
+
 
 class LocalStore:
     """A Store (notify.api) over a MessageStore in this process: every answer comes at once."""
@@ -301,6 +316,13 @@ class LocalStore:
 
     def lags(self, is_behind: bool) -> None:
         self._hub.pace.heard(self.member, is_behind)
+
+    # --- another process
+
+    def hold(self) -> None:
+        """What is stored is delivered also while clients wait for another process: readers come as far as they can."""
+
+    def go_on(self) -> None: ...
 
     def turn_begins(self) -> None:
         """Nothing waits here for a turn's end."""

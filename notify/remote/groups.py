@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from notify.api import GroupConsumer, LeasedMessages, Receipt
-from notify.remote.handed import HandedConsumer
+from notify.handed import HandedConsumer
 from store.errors import RequestRefused, StoreAway
 from store.records._records import ranges_from
 from store.state.changes import GroupAdvanced

@@ -11,8 +11,9 @@ from lightqueue.reading.following import FROM_NOW, Followed
 from notify.api import EVENTS, NO_LISTENER, GatewayListener, RecordsAt, RetainedMessage, RetainedPage
 from notify.events.lookup import queue_named
 from notify.events.mirrors import Mirror, Mirrors, Recheck
+from notify.handed import HandedQueue
 from notify.position_reads import Came, PositionReads
-from notify.remote.handed import HandedQueue, HandedStore
+from notify.remote.handed import HandedStore
 from notify.remote.reads import RangeReads, records_there
 from store.records._records import Records
 from store.wire import messages as wire

@@ -306,6 +306,13 @@ class Peers:
         self.groups.left(peer.name)
         self.go_on()
 
+    def all_left(self, why: str) -> None:
+        """All peers are gone; they may come back to another process."""
+        for peer in list(self._peers.values()):
+            self.left(peer, why, for_good=False)
+        while self.go_on():
+            pass
+
     def go_on(self) -> bool:
         """Clean up some of what those left that are gone. True if there is more to do at once."""
         if not self._departures or self.clock() < self._try_again_s or self.hub.messages.applying.left_bytes:

@@ -1,4 +1,4 @@
-"""`penstock upgrade`: replace running gateways by the release that is installed now."""
+"""`penstock upgrade`: replace running gateways, or a server, by the release that is installed now."""
 
 import os
 import select
@@ -12,30 +12,32 @@ import typer
 from penstock.errors import PenstockError, UsageError
 from penstock.servers.process import SUPERVISED
 
+WHAT_TO_GIVE = "give the process id of a `penstock gateway` or a `penstock serve`"
+
 
 def upgrade(
     pid: Annotated[
         int,
-        typer.Argument(
-            metavar="PID", min=1, help="Process id of a `penstock gateway`, or of a `penstock serve --gateways N`."
-        ),
+        typer.Argument(metavar="PID", min=1, help="Process id of a `penstock gateway` or a `penstock serve`."),
     ],
     timeout_s: Annotated[
         float, typer.Option(min=0, help="How long to wait; clients with TLS are seen off first.")
     ] = 120.0,
 ) -> None:
-    """Replace running gateways by the release that is installed now.
+    """Replace running gateways, or a server, by the release that is installed now.
 
-    Those of `penstock serve --gateways N` are replaced one after the other. Plain connections stay; clients with TLS
-    reconnect. It is the same as SIGUSR2. If the new process does not come to serve, the old one goes on; its log says
-    why.
+    Those of `penstock serve --gateways N` are replaced one after the other; `penstock serve` alone is replaced with its
+    store, which is closed and opened. Plain connections stay; clients with TLS reconnect. It is the same as SIGUSR2. If
+    the new process does not come to serve, the old one goes on; its log says why.
     """
     try:
         process = os.pidfd_open(pid)
     except OSError as error:
-        raise UsageError(f"process {pid}: {error.strerror}; give the process id of a `penstock gateway`") from None
+        raise UsageError(
+            f"process {pid}: {error.strerror}; give the process id of a `penstock gateway` or `serve`"
+        ) from None
     if not _heeds(pid):
-        raise UsageError(f"process {pid} heeds no SIGUSR2; give the process id of a `penstock gateway`")
+        raise UsageError(f"process {pid} heeds no SIGUSR2; {WHAT_TO_GIVE}")
     supervised = _gateways_of(pid)
     try:
         replaced = {each: os.pidfd_open(each) for each in supervised} if supervised else {pid: process}

@@ -28,8 +28,8 @@ from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls, StoreTls
 from penstock.servers.facts import ProcessFacts
-from penstock.servers.handover.next_process import SupervisorSocket
-from penstock.servers.handover.predecessor import Upgrade
+from penstock.servers.handover.predecessor import GatewayHandOver
+from penstock.servers.handover.signalled import UpgradeSignal
 from penstock.servers.handover.successor import Successor, placed
 from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
 from penstock.servers.logs import announce
@@ -41,7 +41,6 @@ log = logging.getLogger("penstock")
 
 CONNECT_S = 3.0
 """How long a process that takes over may take to connect to the store."""
-CANNOT_BE_REPLACED = "upgrade: this process cannot be replaced (it starts, or has no epoll)"
 
 
 def serve(settings: Settings, standby: bool = False) -> int:
@@ -71,56 +70,12 @@ class GatewayParts:
     is_standby: bool = False
 
 
-class GatewayUpgrade:
-    """Whether another process takes over from this one; SIGUSR2 asks for it, or the supervisor if there is one."""
-
-    def __init__(self, stop: Stop) -> None:
-        self._stop = stop
-        self._upgrade: Upgrade | None = None
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGUSR2, self._asked)
-        self._supervisor = SupervisorSocket.of_environment()
-        if self._supervisor is not None:
-            loop.add_reader(self._supervisor.fileno(), self._told, self._supervisor)
-
-    @property
-    def is_over(self) -> bool:
-        """Another process serves."""
-        return self._upgrade is not None and self._upgrade.is_over
-
-    def can_begin(self, name: str, link: StoreLink, broker: Broker, listeners: Listeners, listen: list[str]) -> None:
-        """From now on this gateway serves."""
-        if listeners.clients is not None:
-            moving = MovingOut(broker, link.store, listeners.open, listeners.clients)
-            self._upgrade = Upgrade(name, link, broker, moving, listeners.open, listen)
-
-    def _asked(self) -> None:
-        if os.environ.get(SUPERVISED):
-            log.warning("upgrade: this process has a supervisor; send the signal to that, which replaces it")
-        elif self._upgrade is None:
-            log.warning(CANNOT_BE_REPLACED)
-        else:
-            self._upgrade.ask(self._stop.end, lambda: self._stop.is_asked)
-
-    def _told(self, supervisor: SupervisorSocket) -> None:
-        """The supervisor has started the process that is to replace this one, or is gone."""
-        following = supervisor.take()
-        if following is None:
-            asyncio.get_running_loop().remove_reader(supervisor.fileno())
-            supervisor.close()
-        elif self._upgrade is None:
-            log.warning(CANNOT_BE_REPLACED)
-            following.leave()
-        else:
-            self._upgrade.ask(self._stop.end, lambda: self._stop.is_asked, following)
-
-
 async def _serve(gateway: GatewayParts) -> None:
     """Accept clients once the store is there; if it goes away later, they stay connected, and wait."""
     settings, judging, client_tls, tls = gateway.settings, gateway.judging, gateway.client_tls, gateway.tls
     stop = Stop()
     heed_hangup(judging.reload, client_tls.reload, tls.reload)
-    upgrade, successor, wanted = GatewayUpgrade(stop), Successor.of_environment(), asyncio.Event()
+    upgrade, successor, wanted = UpgradeSignal(stop), Successor.of_environment(), asyncio.Event()
     if gateway.is_standby:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, wanted.set)
     judging.load()
@@ -159,9 +114,9 @@ async def _serve(gateway: GatewayParts) -> None:
 
         listeners = Listeners(broker, client_tls)
         if successor is not None:
-            moving = await _take_over(gateway, successor, serving, store, listeners)
+            came = await _take_over(gateway, successor, serving, store, listeners)
             _connect(link, upgrade, closing)
-            await _take_place(successor, link, moving, listeners)
+            await _take_place(successor, link, came, listeners)
         closing.push_async_callback(_close, listeners, stop, tick, upgrade)
         tune_garbage_collection(collects=successor is None)
         if successor is None:
@@ -171,7 +126,10 @@ async def _serve(gateway: GatewayParts) -> None:
                     return
             await listeners.bind(settings.gateway.listen)
         listeners.say_ready(store=gateway.address.url)
-        upgrade.can_begin(name, link, broker, listeners, list(settings.gateway.listen))
+        if listeners.clients is not None:
+            moving = MovingOut(broker, store, listeners.open, listeners.clients)
+            listen = list(settings.gateway.listen)
+            upgrade.can_begin(GatewayHandOver(name, link, broker, moving, listeners.open, listen))
         if successor is not None:
             alone = asyncio.create_task(successor.is_alone())
             alone.add_done_callback(lambda task: None if task.cancelled() else open_admin())
@@ -194,7 +152,7 @@ def _link(gateway: GatewayParts, name: str, closing: AsyncExitStack) -> StoreLin
 
 
 def _enter_table(
-    settings: Settings, name: str, store: RemoteStore, upgrade: GatewayUpgrade, closing: AsyncExitStack
+    settings: Settings, name: str, store: RemoteStore, upgrade: UpgradeSignal, closing: AsyncExitStack
 ) -> None:
     """Have stores find in Redis what this gateway follows. Whoever takes over has the same entry."""
     if settings.notify.events != "lookup" or not settings.notify.redis_url:
@@ -209,7 +167,7 @@ def _enter_table(
     redis.start()
 
 
-def _connect(link: StoreLink, upgrade: GatewayUpgrade, closing: AsyncExitStack) -> None:
+def _connect(link: StoreLink, upgrade: UpgradeSignal, closing: AsyncExitStack) -> None:
     closing.push_async_callback(_end, link, asyncio.create_task(link.run()), upgrade)
 
 
@@ -279,12 +237,12 @@ def _facts(settings: Settings, broker: Broker, store: RemoteStore) -> ProcessFac
     return ProcessFacts(settings, lambda: read_steps(broker, None, store), broker.unready, lambda: "")
 
 
-async def _close(listeners: Listeners, stop: Stop, tick: Callable[[], object], upgrade: GatewayUpgrade) -> None:
+async def _close(listeners: Listeners, stop: Stop, tick: Callable[[], object], upgrade: UpgradeSignal) -> None:
     if not upgrade.is_over:
         await listeners.close(stop, tick, others=True)
 
 
-async def _end(link: StoreLink, connecting: asyncio.Task[None], upgrade: GatewayUpgrade) -> None:
+async def _end(link: StoreLink, connecting: asyncio.Task[None], upgrade: UpgradeSignal) -> None:
     if not upgrade.is_over:
         link.goodbye("the gateway stops")
     connecting.cancel()

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 from gateway.auth.access import Access
-from gateway.broker import Broker
-from gateway.observe.metrics import read_steps
-from notify.local.hub import Hub
-from notify.server.server import StoreServer
-from notify.settings import WireSettings
+from gateway.listen_address import ListenError
 from penstock.config.settings import Settings
 from penstock.servers.access import AccessLoader
 from penstock.servers.audit_file import open_audit
 from penstock.servers.client_tls import ClientTls
-from penstock.servers.companions import check_console_exposed, hold_for_tier, start_console, start_flows, start_tier
-from penstock.servers.facts import ProcessFacts
-from penstock.servers.listeners import Listeners, check_exposed, open_gateway_admin, say_who_may_connect
-from penstock.servers.process import DRAIN_S, Stop, heed_hangup, listen_in_data_folder, run, tune_garbage_collection
+from penstock.servers.companions import check_console_exposed, start_console, start_flows, start_tier
+from penstock.servers.handover.packed_server import PackedServer
+from penstock.servers.handover.server_handover import ServerHandOver
+from penstock.servers.handover.signalled import UpgradeSignal
+from penstock.servers.handover.successor import Successor
+from penstock.servers.listeners import check_exposed, open_gateway_admin, say_who_may_connect
+from penstock.servers.process import Stop, heed_hangup, run
+from penstock.servers.serving import Serving, ServingParts
 from penstock.servers.starting import Starting
-from penstock.servers.store_users import StoreUsers
-from penstock.servers.user_limits import quotas_of
 from penstock.tracing.opening import check_tracing, open_tracing
+from store.audit import Audit
+from store.errors import StoreError
 from store.version import VERSION
 
 log = logging.getLogger("penstock")
 
-FRAME_ROOM_BYTES = 64 << 10
-"""Of a frame beside the largest packet of a client."""
+REOPEN_S = 10.0
+"""How long it is tried to open the store again that the next process did not come to serve."""
+REOPEN_STEP_S = 0.05
+REGAIN_S = 0.5
+ALONE_S = 60.0
+"""How long the old process may take to end: the console, the tier and the flows end with it."""
 
 
 def serve(settings: Settings) -> int:
@@ -48,82 +51,177 @@ async def _serve(settings: Settings, tls: ClientTls, judging: AccessLoader) -> N
     """Start the admin endpoint, the store with its recovery, the gateway, and then accept clients; stop in reverse."""
     stop = Stop()
     heed_hangup(judging.reload, tls.reload)  # until there is an audit log
-    loop = asyncio.get_running_loop()
-    started_s = time.monotonic()
     log.info("penstock %s starting, data=%s flush=%s", VERSION, settings.store.data, settings.store.flush)
     say_who_may_connect(settings)
-    hub: Hub | None = None
-    broker: Broker | None = None
-    starting = Starting()
-
-    def on_safe() -> None:
-        if hub is not None:
-            loop.call_soon_threadsafe(hub.safe_advanced)
-
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")
-        if settings.admin is not None:
-            admin = open_gateway_admin(settings.admin, lambda: broker, lambda: hub, None, lambda: starting.text)
-            closing.callback(admin.close)
-        parts = open_tracing(settings, "serve", closing)
-        messages = parts.message_store(settings.store, on_safe, starting.replayed)
-        closing.callback(messages.close)
-        audit, reopen_audit = open_audit(settings, closing)
-        tls.start(audit)
-        heed_hangup(judging.reload, tls.reload, reopen_audit)
-        hub = Hub(messages, quotas=quotas_of(settings.quota), audit=audit, reads_tier=settings.tier.reads)
-        hold_for_tier(hub, settings.tier)
-        access, store_here = judging.start(closing, audit), parts.local_store(hub)
-        broker = serving = Broker(store_here, settings.gateway, loop, access, settings.quota, audit)
-        closing.callback(serving.close)
-        tls.judges(serving.certified)
-        hub.claims.ask_presence_of(serving.registry.presence)
-        local = StoreServer(hub, _wire(settings), {}, audit, has_gateway=True)
-        judging.on_reload(_judge_again(serving, local, access))
-        closing.push_async_callback(local.close, DRAIN_S)
-        hub.facts = ProcessFacts(settings, lambda: read_steps(serving, hub), serving.unready, messages.health)
-        await listen_in_data_folder(local, settings.store.data)
+        server = ServerWithStore(settings, tls, judging, stop, closing)
+        successor = Successor.of_environment()
+        if successor is None:
+            server.open_admin()
+            await server.start()
+        else:
+            judging.load()
+            await server.take_over(successor)
+            if await _is_alone(successor, server, stop):
+                server.open_admin()
+        if not stop.is_asked:
+            await start_console(settings, closing, stop)
+            await start_tier(settings, closing, stop)
+            await start_flows(settings, closing, stop)
+        await stop.tick(server.tick)
 
-        def tick() -> None:
-            tls.tick()
-            judging.tick()
-            serving.tick()
-            local.tick()
 
-        listeners = Listeners(serving, tls)
-        closing.push_async_callback(listeners.close, stop, tick)
-        await listeners.bind(settings.gateway.listen)
-        tune_garbage_collection()
-        messages.log.scrubber.start()
-        took_s = time.monotonic() - started_s
+async def _is_alone(successor: Successor, server: ServerWithStore, stop: Stop) -> bool:
+    """Serve until the old process has ended, and what it started. False: this one should stop."""
+    alone = asyncio.Event()
+    waiting = asyncio.create_task(successor.is_alone(ALONE_S))
+    waiting.add_done_callback(lambda _: alone.set())
+    return not await stop.tick_until(alone, server.tick)
+
+
+class ServerWithStore:
+    """Owner of what serves in this process, and of what outlives its store."""
+
+    def __init__(
+        self, settings: Settings, tls: ClientTls, judging: AccessLoader, stop: Stop, closing: AsyncExitStack
+    ) -> None:
+        self._settings, self._tls, self._judging = settings, tls, judging
+        self._stop, self._closing = stop, closing
+        self._started_s = time.monotonic()
+        self._serving: Serving | None = None
+        self._starting = Starting()
+        self._audit: Audit | None = None
+        self._access: list[Access | None] = []
+        self._failure: Exception | None = None
+        self._upgrade = UpgradeSignal(stop)
+        self._handing_over: ServerHandOver | None = None
+        tracing = open_tracing(settings, "serve", closing)
+        self._parts = ServingParts(settings, tls, judging, self._starting, tracing, self._open_audit, self._open_access)
+
+    def open_admin(self) -> None:
+        if self._settings.admin is not None:
+            found = self._found
+            admin = open_gateway_admin(
+                self._settings.admin,
+                lambda: serving.broker if (serving := found()) is not None else None,
+                lambda: serving.hub if (serving := found()) is not None else None,
+                None,
+                lambda: self._starting.text,
+            )
+            self._closing.callback(admin.close)
+
+    # --- opening
+
+    async def start(self) -> None:
+        """Open the store, and accept clients. Raises StoreError or ListenError."""
+        serving = Serving(self._parts)
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(serving.close)
+            await serving.begin(self._stop)
+            undo.pop_all()
+        self._closing.push_async_callback(self._close)  # before what begin() opened is closed
+        self._serves(serving)
+        serving.listeners.say_ready(data=self._settings.store.data)
+
+    async def take_over(self, successor: Successor) -> None:
+        """Open the store that another process has closed, and go on with its clients. Raises HandOverFailed."""
+        successor.begin_server(self._settings.store.data, self._settings.gateway.listen)
+        self._started_s = time.monotonic()
+        try:
+            serving = Serving(self._parts)
+        except (StoreError, OSError) as error:
+            successor.refuse(str(error))
+        async with AsyncExitStack() as undo:
+            undo.callback(serving.abandon)
+            try:
+                count = await serving.begin(self._stop, successor)
+            except (StoreError, ListenError, OSError) as error:
+                successor.refuse(str(error))
+            undo.pop_all()
+        self._closing.push_async_callback(self._close)
+        self._serves(serving)
+        serving.listeners.say_ready(data=self._settings.store.data)
+        log.info("took over %d connections", count)
+
+    async def _reopen(self, packed: PackedServer) -> None:
+        """The next process does not serve: open the store again, and go on with the clients that were packed."""
+        self._serving, self._started_s = None, time.monotonic()
+        self._upgrade.cannot_begin()
+        deadline_s = time.monotonic() + REOPEN_S
+        while True:
+            try:
+                serving = Serving(self._parts)
+                break
+            except StoreError as error:
+                if time.monotonic() > deadline_s or self._stop.is_urgent:
+                    self._fails(error)
+                    raise
+            await asyncio.sleep(REOPEN_STEP_S)
+        try:
+            await serving.begin(self._stop, packed)
+        except Exception as error:  # whatever it is, the clients must not wait for ever
+            serving.abandon()
+            self._fails(error)
+            raise
+        self._serves(serving)
+        asyncio.get_running_loop().call_later(REGAIN_S, _regain)
+
+    def _fails(self, error: Exception) -> None:
+        log.critical("the store cannot be opened again: %s", error)
+        self._failure = error
+        self._stop.end()
+
+    def _serves(self, serving: Serving) -> None:
+        self._serving = serving
+        messages, took_s = serving.messages, time.monotonic() - self._started_s
         log.info(
             "started in %.2f s: %d sessions, %d bytes replayed", took_s, len(messages.sessions), messages.replayed_bytes
         )
-        starting.is_over()
-        listeners.say_ready(data=settings.store.data)
-        await start_console(settings, closing, stop)
-        await start_tier(settings, closing, stop)
-        await start_flows(settings, closing, stop)
-        await stop.tick(tick)
+        self._starting.is_over()
+        moving = serving.moving
+        if moving is not None:
+            self._handing_over = ServerHandOver(serving, moving, self._reopen)
+            self._upgrade.can_begin(self._handing_over)
+
+    def _open_audit(self) -> Audit:
+        if self._audit is None:
+            self._audit, reopen_audit = open_audit(self._settings, self._closing)
+            self._tls.start(self._audit)
+            heed_hangup(self._judging.reload, self._tls.reload, reopen_audit)
+        return self._audit
+
+    def _open_access(self, audit: Audit) -> Access | None:
+        if not self._access:
+            self._access.append(self._judging.start(self._closing, audit))
+        return self._access[0]
+
+    # --- serving
+
+    def _found(self) -> Serving | None:
+        return self._serving if self._serving is not None and self._serving.is_whole else None
+
+    def tick(self) -> None:
+        """To be called several times a second."""
+        self._tls.tick()
+        self._judging.tick()
+        if self._serving is not None:
+            self._serving.tick()
+
+    async def _close(self) -> None:
+        """The end, unless another process serves."""
+        if self._handing_over is not None:
+            await self._handing_over.settled()
+        if self._upgrade.is_over:
+            return
+        if self._serving is not None:
+            await self._serving.close()
+        if self._failure is not None:
+            raise self._failure
 
 
-def _wire(settings: Settings) -> WireSettings:
-    """The settings of the sockets in the data folder, with room for the largest packet: what a frame has no room for
-    is handed to no consumer of a group, and clients of the gateway are such consumers too.
-    """
-    most_bytes = settings.gateway.maximum_packet_size_bytes + FRAME_ROOM_BYTES
-    return replace(settings.wire, max_frame_bytes=max(settings.wire.max_frame_bytes, most_bytes))
-
-
-def _judge_again(broker: Broker, local: StoreServer, access: Access | None) -> Callable[[], None]:
-    """Have clients in the data folder judged by the gateway's rules. Returns what to call when these were replaced."""
-    users = StoreUsers.at(local, access)
-    if access is None:
-        return broker.judge_again
-
-    def again() -> None:
-        broker.judge_again()
-        users.replaced()
-        local.judge_again()
-
-    return again
+def _regain() -> None:
+    """Free what served before: it is kept out of collections, as all that is made at a start."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

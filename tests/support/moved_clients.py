@@ -30,13 +30,17 @@ ALIASES_OUT = 5
 
 
 class NumbersClient:
-    """One client: `number` decides its QoS, its version of MQTT, and whether its session outlives the connection."""
+    """One client: `number` decides its QoS, its version of MQTT, and whether its session outlives the connection.
 
-    def __init__(self, number: int) -> None:
+    `wild`: it subscribes with a wildcard, so the queue of a session that ends with its connection is in memory only.
+    """
+
+    def __init__(self, number: int, wild: bool = False) -> None:
         self.number = number
         self.qos = QoS(number % 3)
         self.version = 5 if number % 2 else 4
         self.topic = f"own/{number}"
+        self._topic_filter = f"+/{number}" if wild else self.topic
         self.sent = 0
         self.done = 0  # publishes whose handshake is over
         self.received: list[int] = []
@@ -59,7 +63,7 @@ class NumbersClient:
 
     async def start(self, port: int) -> None:
         self._connection, _ = await MqttConnection.open(port, self.connect)
-        await self._connection.subscribe(1, self.topic, self.qos)
+        await self._connection.subscribe(1, self._topic_filter, self.qos)
         self._task = asyncio.create_task(self._run(self._connection))
 
     async def has_received(self, number: int) -> None:

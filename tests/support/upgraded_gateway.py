@@ -1,4 +1,4 @@
-"""Processes that are replaced: what their log says; of a gateway who serves now, and the end of all of them."""
+"""Processes that are replaced: what their log says; who serves now, and the end of all of them."""
 
 from __future__ import annotations
 
@@ -29,29 +29,24 @@ class UpgradedProcess(Part):
             time.sleep(0.01)
 
 
-class UpgradedGateway(UpgradedProcess):
-    """Its settings are in a file, so that the next process may have others."""
+class SignalledProcess(UpgradedProcess):
+    """One that replaces itself when it is asked to. The settings are in a file: the next process may have others."""
 
     def __init__(
-        self, folder: Path, store_url: str, listen: Sequence[str], settings: Mapping[str, object], notify: str = ""
+        self,
+        log: Path,
+        command: list[str],
+        settings: Mapping[str, object],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`notify`: the socket of a service manager."""
-        self._config = folder / "gateway.toml"
         self._seen: list[int] = []
-        self.configure(store_url, listen)
         self.pid = 0
-        environment = {"NOTIFY_SOCKET": notify} if notify else {}
-        super().__init__(folder / "gateway.log", ["gateway", "--config", str(self._config)], settings, environment)
+        super().__init__(log, command, settings, environment)
 
     def start(self) -> None:
         super().start()
         self.pid = self.process.pid
         self._seen.append(self.pid)
-
-    def configure(self, store_url: str, listen: Sequence[str]) -> None:
-        """What the next process reads."""
-        urls = ", ".join(f'"{url}"' for url in listen)
-        self._config.write_text(f'[gateway]\nstore = "{store_url}"\nlisten = [{urls}]\n')
 
     def ask(self) -> None:
         """Ask for an upgrade, and do not wait."""
@@ -71,7 +66,7 @@ class UpgradedGateway(UpgradedProcess):
         self.wait_for(lambda: len(self.said(r"process \d+ serves")) > before)
         old, self.pid = self.pid, int(self.said(r"process (\d+) serves")[-1])
         self._seen.append(self.pid)
-        self.wait_for(lambda: self._is_gone(old))
+        self.wait_for(lambda: self.is_gone(old))
 
     def fails(self, *steps: Callable[[], object]) -> str:
         """An upgrade after which this process goes on; `steps`: what is done meanwhile. Returns what it says."""
@@ -84,11 +79,27 @@ class UpgradedGateway(UpgradedProcess):
 
     def kill(self) -> None:
         for pid in self._seen:
-            if not self._is_gone(pid):
+            if not self.is_gone(pid):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
-    def _is_gone(self, pid: int) -> bool:
+    def is_gone(self, pid: int) -> bool:
         if pid == self.process.pid:
             return self.process.poll() is not None
         return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+class UpgradedGateway(SignalledProcess):
+    def __init__(
+        self, folder: Path, store_url: str, listen: Sequence[str], settings: Mapping[str, object], notify: str = ""
+    ) -> None:
+        """`notify`: the socket of a service manager."""
+        self._config = folder / "gateway.toml"
+        self.configure(store_url, listen)
+        environment = {"NOTIFY_SOCKET": notify} if notify else {}
+        super().__init__(folder / "gateway.log", ["gateway", "--config", str(self._config)], settings, environment)
+
+    def configure(self, store_url: str, listen: Sequence[str]) -> None:
+        """What the next process reads."""
+        urls = ", ".join(f'"{url}"' for url in listen)
+        self._config.write_text(f'[gateway]\nstore = "{store_url}"\nlisten = [{urls}]\n')

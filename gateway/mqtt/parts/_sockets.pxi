@@ -410,6 +410,17 @@ cdef class SocketTransport:
         """Take the socket out of epoll, so that it can be given to another process."""
         self.watch(0)
 
+    def give_up(self):
+        """Forget the socket, which is the caller's from now on: nothing is read, written or closed here, and the protocol is
+        told nothing."""
+        if self.fd >= 0:
+            self.watch(0)
+            self.lost = self.closing = True
+            self.reading = False
+            self.held = self.protocol = None
+            self.sockets.transports[self.fd] = None
+            self.fd = -1
+
     def look_again(self):
         """Put it into epoll again."""
         self.watch_again()
@@ -455,6 +466,8 @@ cdef class SocketTransport:
         return 0
 
     def _tell(self, error):
+        if self.fd < 0:
+            return      # given up meanwhile
         protocol, self.protocol = self.protocol, None
         try:
             protocol.connection_lost(error)

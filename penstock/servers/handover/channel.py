@@ -35,10 +35,11 @@ class HandOverStep(IntEnum):
     GATEWAY = 2  # old: what the gateway has besides connections
     LISTENER = 3  # old: the sockets of one address
     BATCH = 4  # old: some connections
-    TAKEN = 5  # new: it has a LISTENER or a BATCH
+    TAKEN = 5  # new: it has a LISTENER or a BATCH; of a SERVER: it has opened the store
     ALL = 6  # old: that was all
     SERVING = 7  # new: it serves from now on
     REFUSED = 8  # new: why not
+    SERVER = 9  # old: in place of GATEWAY, what a server with its own store has
 
 
 class ChannelFrame(NamedTuple):
@@ -121,7 +122,7 @@ class Channel:
             space = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
             head, rights, flags, _ = self._socket.recvmsg(HEAD.size, space, socket.MSG_CMSG_CLOEXEC)
         except OSError as error:
-            raise HandOverFailed(f"the other process says nothing: {error.strerror or error}") from error
+            raise _silence(error) from error
         descriptors = array.array("i")
         for level, number, data in rights:
             if (level, number) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -144,7 +145,7 @@ class Channel:
                 self._wait()
                 part = self._socket.recv(min(size - len(data), 1 << 20))
             except OSError as error:
-                raise HandOverFailed(f"the other process says nothing: {error.strerror or error}") from error
+                raise _silence(error) from error
             if not part:
                 raise HandOverFailed("the other process is gone")
             data += part
@@ -155,6 +156,12 @@ class Channel:
         if left_s <= 0:
             raise HandOverFailed("the other process takes too long")
         self._socket.settimeout(None if left_s == float("inf") else left_s)
+
+
+def _silence(error: OSError) -> HandOverFailed:
+    if isinstance(error, ConnectionResetError):  # it left something unread
+        return HandOverFailed("the other process is gone")
+    return HandOverFailed(f"the other process says nothing: {error.strerror or error}")
 
 
 def close_all(descriptors: Sequence[int]) -> None:

@@ -10,16 +10,24 @@ import os
 import pkgutil
 import socket
 import time
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn, TypeVar
 
 from gateway.auth.errors import AuthError
 from gateway.handover.moving import MovingIn
 from gateway.handover.state import HandOverRefused, decode_batch
 from gateway.transport.listener import Listener
 from penstock.servers.handover.channel import Channel, HandOverFailed, HandOverStep, close_all
-from penstock.servers.handover.gateway_state import HandedGateway, decode_gateway, decode_listener
+from penstock.servers.handover.gateway_state import (
+    HandedGateway,
+    HandedServer,
+    decode_gateway,
+    decode_listener,
+    decode_server,
+)
 from penstock.servers.handover.next_process import SUCCEEDS
-from penstock.servers.handover.predecessor import MOVE_S
+from penstock.servers.handover.upgrade import MOVE_S, OPEN_S
 from store.errors import WireError
 from store.version import VERSION
 from store.wire.messages import Welcome
@@ -29,8 +37,11 @@ log = logging.getLogger("penstock")
 WAITS_S = 600.0
 """How long the old process may take until it is ready: it sees off clients with TLS."""
 GONE_S = 10.0
-PACKAGES = ("gateway", "notify.remote", "notify.events", "notify.links", "store.wire")
+OF_GATEWAY = ("gateway", "notify.remote", "notify.events", "notify.links", "store.wire")
+OF_SERVER = ("gateway", "notify", "lightqueue", "store")
 OTHERS = ("penstock.servers.admin",)
+
+T = TypeVar("T")
 
 
 class Successor:
@@ -39,6 +50,7 @@ class Successor:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.gateway: HandedGateway | None = None
+        self._server: HandedServer | None = None
 
     @classmethod
     def of_environment(cls) -> Successor | None:
@@ -50,17 +62,34 @@ class Successor:
 
     def begin(self) -> HandedGateway:
         """Say that this process is ready, and wait for what the gateway has. Raises HandOverFailed."""
-        import_all()
-        gc.collect()  # now, so that clients need not wait for it
-        self._channel.send(HandOverStep.READY, VERSION.encode())
-        self._channel.deadline_s = time.monotonic() + WAITS_S
-        try:
-            self.gateway = found = decode_gateway(self._channel.expect(HandOverStep.GATEWAY).content)
-        except HandOverRefused as error:
-            self.refuse(str(error))
+        self.gateway = found = self._awaited(HandOverStep.GATEWAY, decode_gateway, OF_GATEWAY)
         self._channel.deadline_s = time.monotonic() + MOVE_S
         log.info("taking over from release %s", found.release)
         return found
+
+    def begin_server(self, data: Path, listen: Sequence[str]) -> None:
+        """As begin(), of a server with its own store, whose folder is free then. Raises HandOverFailed."""
+        self._server = found = self._awaited(HandOverStep.SERVER, decode_server, OF_SERVER)
+        self._channel.deadline_s = time.monotonic() + OPEN_S
+        log.info("taking over from release %s", found.release)
+        if found.data != str(data.resolve()):
+            self.refuse(f"store.data is {data.resolve()} now, and the clients' sessions are in {found.data}")
+        try:
+            check_addresses(listen, found.listen)
+        except HandOverRefused as error:
+            self.refuse(str(error))
+
+    def _awaited(self, step: HandOverStep, decode: Callable[[bytes], T], packages: tuple[str, ...]) -> T:
+        import_all(packages)
+        gc.collect()  # now, so that clients need not wait for it
+        self._channel.send(HandOverStep.READY, VERSION.encode())
+        self._channel.deadline_s = time.monotonic() + WAITS_S
+        log.info("ready to take over")
+        content = self._channel.expect(step).content
+        try:
+            return decode(content)
+        except HandOverRefused as error:
+            self.refuse(str(error))
 
     def refuse(self, why: str) -> NoReturn:
         """Have the old process go on. Raises HandOverFailed."""
@@ -98,31 +127,47 @@ class Successor:
         """
         if not welcome.resumed:
             raise WireError("it has given the sessions of the old process up")
+        self.says_serving()
+
+    # --- of a server with its own store
+
+    @property
+    def server(self) -> HandedServer:
+        assert self._server is not None
+        return self._server
+
+    def has_opened(self) -> None:
+        """The store is open: ask for the sockets. Raises HandOverFailed."""
+        self._channel.send(HandOverStep.TAKEN)
+        self._channel.deadline_s = time.monotonic() + MOVE_S
+
+    def says_serving(self) -> None:
+        """From now on the clients are this process's own. Raises HandOverFailed."""
         self._channel.send(HandOverStep.SERVING)
 
-    async def is_alone(self) -> None:
+    async def is_alone(self, most_s: float = GONE_S) -> None:
         """Wait until the old process has ended."""
         gone = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_reader(self._channel.fileno(), gone.set)
         try:
-            async with asyncio.timeout(GONE_S):
+            async with asyncio.timeout(most_s):
                 await gone.wait()
         except TimeoutError:
-            log.warning("the old process has not ended after %g s", GONE_S)
+            log.warning("the old process has not ended after %g s", most_s)
         finally:
             loop.remove_reader(self._channel.fileno())
             self._channel.close()
 
 
-def import_all() -> None:
+def import_all(packages: tuple[str, ...]) -> None:
     """Import what this process may need, so that nothing is left to be found wrong once it serves."""
-    for package in PACKAGES:
+    for package in packages:
         for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             try:
                 importlib.import_module(found.name)
             except ModuleNotFoundError as error:
-                if error.name is None or error.name.startswith(PACKAGES):
+                if error.name is None or error.name.startswith(packages):
                     raise  # what is missing is no extra
     for name in OTHERS:
         importlib.import_module(name)
@@ -130,8 +175,13 @@ def import_all() -> None:
 
 def placed(listeners: list[Listener], listen: list[str], handed: list[str]) -> list[Listener]:
     """The listeners in the order of the old process's addresses. Raises HandOverRefused if one is missing."""
+    check_addresses(listen, handed)
     places = {url: number for number, url in enumerate(listen)}
-    missing = [url for url in handed if url not in places]
+    return [listeners[places[url]] for url in handed]
+
+
+def check_addresses(listen: Sequence[str], handed: Sequence[str]) -> None:
+    """Raises HandOverRefused if one of the old process's addresses is missing."""
+    missing = [url for url in handed if url not in listen]
     if missing:
         raise HandOverRefused(f"gateway.listen has no {missing[0]} any more; start the gateway anew instead")
-    return [listeners[places[url]] for url in handed]
