@@ -124,7 +124,7 @@ class SessionListener(Protocol):
 
 
 class GatewayListener(StoreListener, SessionListener, Protocol):
-    """The events for a gateway. A store in this process never calls the methods below."""
+    """The events for a gateway. A store in this process calls the methods below only where another process had it."""
 
     def unlogged(self) -> list[tuple[str, str]]:
         """Clients that are connected and of whom the log knows nothing: their client_ids and users."""
@@ -132,9 +132,11 @@ class GatewayListener(StoreListener, SessionListener, Protocol):
     def refused(self, mark: int, error: StoreError) -> None:
         """The store did not take the append that this mark stands for."""
 
-    def lost_entries(self, queue: Queue, position: int, log_offset: int) -> None:
+    def lost_entries(self, queue: Queue, position: int, log_offset: int, known_to: int | None = None) -> None:
         """The store is another process now, and what this queue had in memory is gone. It goes on at this queue_offset,
         with what the log has behind `log_offset`; called before it ends there.
+
+        `known_to`: log_offset up to which it was known where the queue ends; None: as far as the store said.
         """
 
     def disowned(self, mark: int, error: StoreError) -> None:
@@ -475,7 +477,7 @@ class _NoListener:
 
     def told(self, message: Told) -> None: ...
 
-    def lost_entries(self, queue: Queue, position: int, log_offset: int) -> None: ...
+    def lost_entries(self, queue: Queue, position: int, log_offset: int, known_to: int | None = None) -> None: ...
 
     def disowned(self, mark: int, error: StoreError) -> None: ...
 

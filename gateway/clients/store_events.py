@@ -101,9 +101,13 @@ class StoreEvents:
         """Wills and delayed messages are due: find out whether they may be sent."""
         self._left_messages.judge(messages, then)
 
-    def lost_entries(self, queue: Queue, position: int, log_offset: int) -> None:
-        """Readers at QoS 0 go on at the queue's end; those at QoS 1 and 2 first get from the log what they lack."""
-        known_to = self._core.store.queues.end
+    def lost_entries(self, queue: Queue, position: int, log_offset: int, known_to: int | None = None) -> None:
+        """Readers at QoS 0 go on at the queue's end; those at QoS 1 and 2 first get from the log what they lack.
+
+        `known_to`: log_offset up to which this gateway knew where the queue ends; None: the end of what it knows.
+        """
+        if known_to is None:
+            known_to = self._core.store.queues.end
         for reader in list(queue.readers or ()):
             if reader.link is None:
                 continue  # its connection has ended

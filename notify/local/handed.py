@@ -6,15 +6,16 @@ only; the log has it, and the readers that lacked it read it there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import msgspec
 
 from lightqueue.queues._queues import Queue
 from lightqueue.queues.table import filter_of
-from notify.api import GroupConsumer, LeasedMessages
+from notify.api import GatewayListener, GroupConsumer, LeasedMessages
 from notify.handed import HandedConsumer, HandedPart, HandedQueue
 from notify.local.group_consumer import LocalConsumer
+from notify.local.hub import Hub
 from notify.local.store import LocalStore
 from store.state.group_settings import LATEST
 from store.wire.group_messages import GroupOpen
@@ -70,19 +71,19 @@ def _handed_consumer(consumer: LocalConsumer, place: int) -> HandedConsumer:
 class EnteredStore:
     """The new process: finds them in a store that it has opened."""
 
-    def __init__(self, store: LocalStore, handed: HandedLocalStore) -> None:
-        self._store = store
+    def __init__(self, hub: Hub, store: LocalStore, handed: HandedLocalStore) -> None:
+        """`store`: of the member of `hub` that goes on."""
+        self._hub, self._store = hub, store
         self._queues = {each.ref: each for each in handed.queues}
         self._consumers = handed.consumers
-        self.lost: dict[Queue, None] = {}
-        """Queues that lack what they had in the old process's memory."""
+        self._lost: dict[Queue, None] = {}  # what these had was in the old process's memory
 
     def queue_of(self, ref: int) -> Queue:
         """Follow a queue, for one reader. Raises KeyError."""
         handed = self._queues[ref]
         queue, is_whole = self._store.queues.follow_again(handed)
         if not is_whole:
-            self.lost[queue] = None
+            self._lost[queue] = None
         return queue
 
     def seat_of(self, place: int, handed_to: Callable[[LeasedMessages], None]) -> GroupConsumer:
@@ -91,3 +92,17 @@ class EnteredStore:
         if isinstance(found, str):
             raise ValueError(found)
         return found
+
+    def go_on(self, gateway: GatewayListener, connected: Container[str], known_to: int) -> None:
+        """The clients are here from now on. To be called before anything is delivered.
+
+        `gateway` has them; `connected`: their client_ids; `known_to`: log_offset at which the old process's log ended.
+        """
+        store, claims, member = self._store, self._hub.claims, self._store.member
+        for client_id, user in gateway.unlogged():
+            claims.hold_again(member, client_id, user)
+        for queue in self._lost:
+            gateway.lost_entries(queue, queue.next_offset, store.queues.end, known_to)
+        gone = [client_id for client_id in claims.held_by(member) if client_id not in connected]
+        if gone:
+            claims.close_left(member, gone)

@@ -165,13 +165,14 @@ class Serving:
             version=STATE_VERSION,
             release=VERSION,
             data=str(settings.store.data.resolve()),
+            end=self.messages.end,
             listen=list(settings.gateway.listen),
             store=leaving.handed(),
         )
         return PackedServer(server, [listener.descriptors for listener in self.listeners.open], batches)
 
-    def let_go(self, moving: MovingOut) -> None:
-        """Close the store, and no socket of packed(): those are the caller's from now on."""
+    def let_go(self, moving: MovingOut, packed: PackedServer) -> None:
+        """Close the store, and no socket of what was packed(): those are the caller's from now on."""
         self._parts.judging.on_reload(_nothing)
         self.broker.close()
         moving.give_up()
@@ -179,6 +180,7 @@ class Serving:
             listener.give_up()
         self.broker.core.events.close()
         self.abandon()
+        packed.server.end = self.messages.end  # a store that is closed notes what its groups have
 
     def abandon(self) -> None:
         """Close the store; the clients are not this process's."""
@@ -200,7 +202,7 @@ class Serving:
             in_their_order = placed(listeners.open, list(listen), server.listen)
         except HandOverRefused as error:
             came.refuse(str(error))
-        entered = EnteredStore(self._store, server.store)
+        entered = EnteredStore(self.hub, self._store, server.store)
         moving = MovingIn(self.broker, in_their_order, listeners.clients, entered.queue_of, entered.seat_of)
         try:
             came.take_connections(moving)
@@ -208,21 +210,10 @@ class Serving:
             came.refuse(f"a connection cannot be taken over: {error!r}")
         came.says_serving()
         count = len(moving)  # no turn of the loop comes between the first connection and here
-        self._go_on(entered)
+        entered.go_on(self.broker.store_events, self.broker.registry.sessions, server.end)
         moving.begin()
         listeners.begin()
         return count
-
-    def _go_on(self, entered: EnteredStore) -> None:
-        """Whom the store has, and what was in the old process's memory only."""
-        broker, claims, member = self.broker, self.hub.claims, self._store.member
-        for client_id, user in broker.store_events.unlogged():
-            claims.hold_again(member, client_id, user)
-        for queue in entered.lost:
-            broker.store_events.lost_entries(queue, queue.next_offset, self.messages.end)
-        gone = [each for each in claims.held_by(member) if each not in broker.registry.sessions]
-        if gone:
-            claims.close_left(member, gone)
 
 
 def _wire(settings: Settings) -> WireSettings:

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,14 +15,13 @@ import pytest
 from gateway.mqtt.packets import Connect, PubAck, Publish, QoS
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
 from loadtest.chaos.part import Part
-from tests.support.moved_clients import NumbersClient, Worker, finish_all, start_all
+from tests.support.moved_clients import NumbersClient, Workers, finish_all, start_all
 from tests.support.mqtt_byte_client import ByteClient, connect, publish
 from tests.support.mqtt_swarm import Swarm, raise_descriptor_limit
 from tests.support.server_process import free_port
 from tests.support.upgraded_gateway import PATIENCE_S, UpgradedGateway
 
 SETTINGS: dict[str, object] = {"gateway.sys_interval_s": 0, "gateway.connect_timeout_s": 300}
-WORK = 200
 MANY, BUSY = 10_000, 300
 MOST_WAITED_MS = 1_000
 LARGE_BYTES = 200_000
@@ -64,37 +62,6 @@ async def progress(clients: list[NumbersClient]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         for each, had in zip(clients, before, strict=True):
             await each.has_received(had + 3)
-
-
-class Workers:
-    """A shared subscription of some clients, and who publishes work for them."""
-
-    def __init__(self, port: int) -> None:
-        self.taken: list[int] = []
-        self.all_taken = asyncio.Event()
-        share = "$share/workers/work/#"
-        self._tasks = [asyncio.create_task(Worker(number, self._took).run(port, share)) for number in range(4)]
-        self._port = port
-
-    def _took(self, number: int) -> None:
-        self.taken.append(number)
-        if len(self.taken) == WORK:
-            self.all_taken.set()
-
-    async def publish(self) -> None:
-        connection, _ = await MqttConnection.open(self._port, Connect("boss", 5, True, 300))
-        async with connection:
-            for number in range(WORK):
-                await connection.publish(Publish(f"work/{number % 7}", b"%d" % number, QoS(1), packet_id=number + 1))
-
-    async def finish(self) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            await self.all_taken.wait()
-        for task in self._tasks:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*self._tasks)
-        assert sorted(self.taken) == list(range(WORK))
 
 
 async def slow_reader(port: int) -> MqttConnection:
@@ -150,7 +117,7 @@ async def test_clients_notice_nothing_of_an_upgrade(place: Place, number: int) -
     assert blank.take()[0] == 0x20
     assert await read_all(slow) == list(range(LARGE))
     await working
-    await workers.finish()
+    await workers.finish(PATIENCE_S)
     await finish_all(clients, PATIENCE_S)
     half.close()
     blank.close()

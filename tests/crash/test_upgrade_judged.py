@@ -1,4 +1,4 @@
-"""Who is judged, or has TLS, when a gateway is replaced: users stay and are judged anew, TLS comes again."""
+"""Who is judged or has TLS when a gateway or a server is replaced: users stay, and are judged anew; TLS comes again."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.support.certificates import authority, vouched_for
 from tests.support.mqtt_packet_client import write_passwords, write_secret
 from tests.support.server_process import free_port
 from tests.support.upgraded_gateway import UpgradedGateway
+from tests.support.upgraded_store_server import UpgradedStoreServer
 
 USERS = {"ann": "one", "bob": "two"}
 RULES = """
@@ -29,19 +30,16 @@ topics = ["%u/#"]
 
 
 class JudgedPlace:
-    """A store, and a gateway that knows users and has TLS at its second address."""
+    """A gateway that knows users and has TLS at its second address; its store is another process, or in its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_apart: bool) -> None:
         self.passwords = write_passwords(folder / "passwords", USERS)
         self.rules = folder / "rules.toml"
         self.rules.write_text(RULES)
         self.ca = authority(folder, "authority")
         made = vouched_for(folder, "server", "DNS:localhost", self.ca)
-        self.port, self.tls_port, store_port = free_port(), free_port(), free_port()
-        url = f"tcp://127.0.0.1:{store_port}"
-        command = ["store", "--data", str(folder / "data"), "--listen", url]
-        self.store = Part(folder / "store.log", command, {"store.flush": "async"}, admin=False)
-        settings = {
+        self.port, self.tls_port = free_port(), free_port()
+        settings: dict[str, object] = {
             "auth.password_file": self.passwords,
             "auth.permissions_file": self.rules,
             "gateway.tls_certificate": made.certificate,
@@ -52,7 +50,18 @@ class JudgedPlace:
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.manager.bind(str(folder / "notify"))
         self.manager.settimeout(20)
-        self.gateway = UpgradedGateway(folder, url, listen, settings, str(folder / "notify"))
+        self._parts: list[Part] = []
+        self.gateway: UpgradedGateway | UpgradedStoreServer
+        if is_apart:
+            url = f"tcp://127.0.0.1:{free_port()}"
+            command = ["store", "--data", str(folder / "data"), "--listen", url]
+            self._parts.append(Part(folder / "store.log", command, {"store.flush": "async"}, admin=False))
+            self.gateway = UpgradedGateway(folder, url, listen, settings, str(folder / "notify"))
+        else:
+            self.gateway = UpgradedStoreServer(
+                folder, settings | {"store.flush": "async"}, listen, str(folder / "notify")
+            )
+        self._parts.append(self.gateway)
 
     def told(self) -> bytes:
         """What the service manager was told next."""
@@ -60,13 +69,13 @@ class JudgedPlace:
 
     def close(self) -> None:
         self.manager.close()
-        self.gateway.kill()
-        self.store.kill()
+        for part in reversed(self._parts):
+            part.kill()
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[JudgedPlace]:
-    place = JudgedPlace(tmp_path)
+@pytest.fixture(params=["gateway", "server"])
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[JudgedPlace]:
+    place = JudgedPlace(tmp_path, request.param == "gateway")
     yield place
     place.close()
 

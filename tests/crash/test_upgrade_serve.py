@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gateway.mqtt.packets import Connect, Publish, QoS, Will
+from gateway.mqtt.packets import Connect, PubAck, Publish, QoS, Will
+from gateway.mqtt.properties import Properties
 from loadtest.chaos.load import ChaosLoad
 from loadtest.chaos.mqtt_client import MqttConnection, persistent
-from tests.support.moved_clients import NumbersClient, finish_all, start_all
+from penstock import Client
+from tests.crash import strace
+from tests.support.moved_clients import NumbersClient, Workers, finish_all, start_all
 from tests.support.mqtt_byte_client import ByteClient, connect, publish
 from tests.support.server_process import free_port
 from tests.support.upgraded_gateway import PATIENCE_S
@@ -22,6 +27,7 @@ from tests.support.upgraded_store_server import KilledUpgrades, UpgradedStoreSer
 
 SETTINGS: dict[str, object] = {"gateway.sys_interval_s": 0, "gateway.connect_timeout_s": 300, "store.flush": "async"}
 LARGE_BYTES, LARGE = 200_000, 40
+STALL_MS = 60_000  # it ends when the test lets it
 TOPICS = (("load/a", 1), ("load/b", 2), ("load/shared", 2), ("other/shared", 1))
 
 
@@ -74,6 +80,7 @@ async def test_clients_notice_nothing_of_an_upgrade(server: UpgradedStoreServer,
     await start_all(clients, port)
     slow = [await slow_reader(port, "slow", "large/x"), await slow_reader(port, "wild", "+/x")]
     await publish_large(port)
+    workers = Workers(port)
     half = ByteClient(port)
     half.send(connect(b"half"))
     half.take()
@@ -89,6 +96,7 @@ async def test_clients_notice_nothing_of_an_upgrade(server: UpgradedStoreServer,
         await watcher.publish(Publish("to/away", b"once", QoS.AT_LEAST_ONCE, packet_id=5))
 
         server.configure(ports=(port, new_port))
+        working = asyncio.create_task(workers.publish())
         await asyncio.to_thread(server.upgrade)
         await progress(clients)
         half.send(packet[7:])
@@ -102,6 +110,8 @@ async def test_clients_notice_nothing_of_an_upgrade(server: UpgradedStoreServer,
         async with away:
             assert connack.session_present
             assert (await away.take()).payload == b"once"
+    await working
+    await workers.finish(PATIENCE_S)
     await finish_all(clients, PATIENCE_S)
     half.close()
 
@@ -118,10 +128,52 @@ async def test_the_old_process_opens_the_store_again_if_the_next_one_is_killed(s
     await finish_all(clients, PATIENCE_S)
 
 
+@pytest.mark.asyncio
+async def test_what_falls_due_while_nobody_has_the_store_comes_after_that(server: UpgradedStoreServer) -> None:
+    """A will, to a client whose queue is in memory only."""
+    watcher = await opened(server.port, "watcher")
+    await watcher.subscribe(1, "wills/+", QoS.AT_LEAST_ONCE)
+    will = Will("wills/1", b"dead", QoS.AT_LEAST_ONCE, properties=Properties(will_delay_interval=1))
+    away = replace(persistent("away"), will=will)
+    connection, _ = await MqttConnection.open(server.port, away)
+    connection.cut()
+    await asyncio.to_thread(server.wait_for, lambda: server.said("client away disconnected"))
+    due_s = time.monotonic() + 1
+
+    def wait_in_between() -> None:
+        with server.having_closed():
+            server.wait_for(lambda: time.monotonic() > due_s)
+        server.wait_for(lambda: server.said("took over"))
+
+    await asyncio.to_thread(wait_in_between)
+    async with watcher:
+        assert (await watcher.take()).payload == b"dead"
+
+
 def kill_the_next(server: UpgradedStoreServer) -> None:
     with server.having_closed() as following:
         os.kill(following, signal.SIGKILL)
     server.wait_for(lambda: server.said("is gone; this process goes on"))
+
+
+@pytest.mark.asyncio
+async def test_a_disk_that_does_not_answer_in_time_is_no_reason_to_lose_a_client(tmp_path: Path) -> None:
+    """The store stays open, and the sockets in the data folder are opened again."""
+    server = UpgradedStoreServer(tmp_path, SETTINGS | {"store.flush": "sync"})
+    try:
+        client, _ = await MqttConnection.open(server.port, persistent("device"))
+        segment = server.data / "log" / f"{0:020}.log"
+        with strace.delayed(server.pid, "fdatasync", segment, STALL_MS):
+            client.send(Publish("to/device", b"1", QoS.AT_LEAST_ONCE, packet_id=7))
+            assert "not safe after 1 s" in await asyncio.to_thread(server.fails)
+        assert (await client.receive(PubAck)).packet_id == 7
+        async with Client(f"unix://{server.data / 'console.sock'}") as sdk:
+            await sdk.publish("to/device", b"2")
+        await asyncio.to_thread(server.upgrade)
+        async with client:
+            await client.publish(Publish("to/device", b"3", QoS.AT_LEAST_ONCE, packet_id=8))
+    finally:
+        server.kill()
 
 
 @pytest.mark.asyncio

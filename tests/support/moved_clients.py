@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from gateway.mqtt.packets import (
     Connect,
@@ -27,6 +28,7 @@ from loadtest.chaos.mqtt_client import MqttConnection
 WINDOW = 4
 ALIAS = 7
 ALIASES_OUT = 5
+WORK = 200
 
 
 class NumbersClient:
@@ -39,8 +41,8 @@ class NumbersClient:
         self.number = number
         self.qos = QoS(number % 3)
         self.version = 5 if number % 2 else 4
-        self.topic = f"own/{number}"
-        self._topic_filter = f"+/{number}" if wild else self.topic
+        self.topic = f"own/{number}/wild" if wild else f"own/{number}"
+        self._topic_filter = f"own/{number}/+" if wild else self.topic
         self.sent = 0
         self.done = 0  # publishes whose handshake is over
         self.received: list[int] = []
@@ -178,3 +180,34 @@ async def _next(connection: MqttConnection) -> Publish:
             return await connection.take()
         except TimeoutError:
             continue
+
+
+class Workers:
+    """A shared subscription of some clients, and who publishes work for them."""
+
+    def __init__(self, port: int) -> None:
+        self.taken: list[int] = []
+        self.all_taken = asyncio.Event()
+        share = "$share/workers/work/#"
+        self._tasks = [asyncio.create_task(Worker(number, self._took).run(port, share)) for number in range(4)]
+        self._port = port
+
+    def _took(self, number: int) -> None:
+        self.taken.append(number)
+        if len(self.taken) == WORK:
+            self.all_taken.set()
+
+    async def publish(self) -> None:
+        connection, _ = await MqttConnection.open(self._port, Connect("boss", 5, True, 300))
+        async with connection:
+            for number in range(WORK):
+                await connection.publish(Publish(f"work/{number % 7}", b"%d" % number, QoS(1), packet_id=number + 1))
+
+    async def finish(self, patience_s: float) -> None:
+        async with asyncio.timeout(patience_s):
+            await self.all_taken.wait()
+        for task in self._tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._tasks)
+        assert sorted(self.taken) == list(range(WORK))

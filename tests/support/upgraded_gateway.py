@@ -40,6 +40,7 @@ class SignalledProcess(UpgradedProcess):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._seen: list[int] = []
+        self._companions: set[int] = set()  # the console, ...
         self.pid = 0
         super().__init__(log, command, settings, environment)
 
@@ -50,14 +51,18 @@ class SignalledProcess(UpgradedProcess):
 
     def ask(self) -> None:
         """Ask for an upgrade, and do not wait."""
+        self._companions = self._children()
         os.kill(self.pid, signal.SIGUSR2)
 
     def next_process(self) -> int:
         """The process that was started to be the next one."""
-        self.wait_for(lambda: psutil.Process(self.pid).children())
-        (child,) = psutil.Process(self.pid).children()
-        self._seen.append(child.pid)
-        return int(child.pid)
+        self.wait_for(lambda: self._children() - self._companions)
+        (child,) = self._children() - self._companions
+        self._seen.append(child)
+        return child
+
+    def _children(self) -> set[int]:
+        return {child.pid for child in psutil.Process(self.pid).children()}
 
     def upgrade(self) -> None:
         """Wait until another process serves, and this one is gone."""

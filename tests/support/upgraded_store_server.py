@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -21,15 +21,21 @@ MOST_S = 0.3
 class UpgradedStoreServer(SignalledProcess):
     """One process with its store; clients connect at `port`."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, object], listen: Sequence[str] = (), notify: str = ""
+    ) -> None:
+        """`listen`: if not at `port` alone; `notify`: the socket of a service manager."""
         self.data, self.port = folder / "data", free_port()
+        self._listen = listen or [f"mqtt://127.0.0.1:{self.port}"]
         self._config = folder / "server.toml"
         self.configure()
-        super().__init__(folder / "server.log", ["serve", "--config", str(self._config)], settings)
+        environment = {"NOTIFY_SOCKET": notify} if notify else {}
+        super().__init__(folder / "server.log", ["serve", "--config", str(self._config)], settings, environment)
 
     def configure(self, data: Path | None = None, more: str = "", ports: tuple[int, ...] = ()) -> None:
-        """What the next process reads: another folder, `more` lines at the end, more or other `ports`."""
-        listen = ", ".join(f'"mqtt://127.0.0.1:{port}"' for port in ports or (self.port,))
+        """What the next process reads: another folder, `more` lines at the end, other `ports`."""
+        urls = [f"mqtt://127.0.0.1:{port}" for port in ports] or self._listen
+        listen = ", ".join(f'"{url}"' for url in urls)
         self._config.write_text(f'[store]\ndata = "{data or self.data}"\n[gateway]\nlisten = [{listen}]\n{more}\n')
 
     @contextmanager

@@ -26,11 +26,14 @@ class HandedGateway(HandedPart):
 
 
 class HandedServer(HandedPart):
-    """Of `penstock serve`. `data`: its data folder, absolute, whose lock is free now."""
+    """Of `penstock serve`. `data`: its data folder, absolute, whose lock is free now; `end`: the log_offset at which
+    its log ended then.
+    """
 
     version: int
     release: str
     data: str
+    end: int
     listen: list[str]
     store: HandedLocalStore
 

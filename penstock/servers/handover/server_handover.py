@@ -56,7 +56,7 @@ class ServerHandOver(Upgrade):
         packed = self._serving.packed(self._moving)
         self._packed = packed
         packed_s = time.monotonic()
-        self._serving.let_go(self._moving)
+        self._serving.let_go(self._moving, packed)
         closed_s = time.monotonic()
         count = await asyncio.get_running_loop().run_in_executor(None, partial(_pass, channel, packed))
         told = "upgrade: the state was packed in %.0f ms, the store closed in %.0f ms; the next process took %.0f ms"

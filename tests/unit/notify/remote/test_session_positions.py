@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.mqtt.packets import PubAck
 from notify.events.mirrors import Mirrors
 from notify.server import incoming
 from store.records._records import RecordBatch
@@ -78,3 +79,22 @@ def test_a_position_goes_on_once_all_queues_are_followed_again(bench: Bench) -> 
     end = bench.store.end
     client.lose()
     assert position(bench) == end
+
+
+def test_a_slow_clean_session_reads_the_rest_from_the_log(bench: Bench) -> None:
+    """What its queue had was in the old store's memory; it has looked at some of that, and goes on behind it."""
+    client = bench.connect("c", receive_maximum=2)
+    client.subscribe("+/x", qos=1)
+    topics = [f"{number}/x" for number in range(6)]
+    for topic in topics:
+        say(bench, topic)
+    bench.run()
+    first = client.messages()
+    assert [message.payload.decode() for message in first] == topics[:2]
+    bench.restart_store()
+    assert bench.wire is not None
+    bench.wire.connect()
+    bench.run()
+    for message in first:
+        client.send(PubAck(message.packet_id or 0))
+    assert [payload.decode() for payload in client.take()] == topics[2:]
