@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.auth.identity import Identity
-from gateway.auth.permissions import parse_own_rules
+from gateway.auth.permissions import parse_rules
 from gateway.auth.rule_sources import source_of
 from gateway.handover.sessions import PlaceOf, RefOf, handed_session
 from gateway.handover.state import HandedConnection, HandedIdentity
@@ -83,7 +83,7 @@ def handed_identity(identity: Identity) -> HandedIdentity:
 
 def taken_identity(handed: HandedIdentity) -> Identity:
     """Raises AuthError if its rules cannot be read."""
-    rules = None if handed.rules is None else parse_own_rules(handed.rules, max(len(handed.rules), 1))
+    rules = None if handed.rules is None else parse_rules(handed.rules, max(len(handed.rules), 1))
     return Identity(
         handed.username,
         rules,

@@ -72,7 +72,7 @@ async def read_all(connection: MqttConnection) -> list[int]:
 
 @pytest.mark.asyncio
 @pytest.mark.catalogue("H29")
-@pytest.mark.parametrize("number", [60, pytest.param(1_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("number", [60, pytest.param(300, marks=pytest.mark.nightly)])
 async def test_clients_notice_nothing_of_an_upgrade(server: UpgradedStoreServer, number: int) -> None:
     """None is closed, no byte is lost or doubled, no session ends, no will is sent."""
     port, new_port = server.port, free_port()
