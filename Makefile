@@ -14,7 +14,7 @@ AT_A_TIME = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
 IN_PARALLEL = $(filter-out $(SERVERS) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
 .DEFAULT_GOAL = install
-.PHONY: serve quick quick-tests server-tests broker-tests nightly-tests packages install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos power rot nightly release audit image image-trial
+.PHONY: serve quick quick-tests nightly-tests packages install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos power rot nightly release audit image image-trial
 
 $(CURDIR)/.venv/bin/python:
 	.ci/packages serve
@@ -69,15 +69,9 @@ tests/kafka/jars tests/kafka/spark-jars:
 test: packages install lint types tests/interop/js/node_modules tests/kafka/jars tests/kafka/spark-jars
 	-tests/helm/install-helm.sh "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
 	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup -m 'not nightly' $(IN_PARALLEL)
-	$(MAKE) --no-print-directory --jobs 2 --output-sync server-tests broker-tests
-	$(PYTHON) -m pytest -m 'alone and not nightly' $(SERVERS)
-
-server-tests:
 	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'not alone and not nightly and not kafka' $(SERVERS)
-
-# They mostly wait for brokers: beside the others they cost little.
-broker-tests:
 	$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup -m 'kafka and not alone and not nightly' $(SERVERS)
+	$(PYTHON) -m pytest -m 'alone and not nightly' $(SERVERS)
 
 # What you run while you work: rules and models, without other people's programs, and a fifth of the random examples.
 quick: $(ENVIRONMENT)/penstock-tests-installed
