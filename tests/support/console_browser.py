@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Playwright, Request, sync_playwright
+from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Playwright, Request, expect, sync_playwright
 
 TIMEOUT_MS = 20_000
+expect.set_options(timeout=TIMEOUT_MS)  # by itself it waits for 5 s, which is little on a busy machine
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 EXPECTED = "Failed to load resource: the server responded with a status of 4"
 """Chromium's line for an answer that refuses; a test that asks for one says how many."""
