@@ -28,6 +28,7 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_cluster import kafka_cluster as kafka_cluster
 
 PATIENCE_S = 60
+UNANSWERED_S = 15.0  # the first frame of a new topic takes more than a second on a busy machine
 
 
 class Partition:
@@ -36,7 +37,7 @@ class Partition:
     def __init__(self, place: KafkaPlace, topic_id: str) -> None:
         self.answers: queue.Queue[KafkaAnswer] = queue.Queue()
         self.fetched: queue.Queue[KafkaAnswer] = queue.Queue()
-        self.producer = FrameProducer(place, 1.0, self.answers.put)
+        self.producer = FrameProducer(place, UNANSWERED_S, self.answers.put)
         self.fetcher = FrameFetcher(place, topic_id, self.fetched.put)
 
     def send(self, number: int, data: bytes = b"") -> KafkaAnswer:
