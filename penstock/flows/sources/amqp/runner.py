@@ -18,13 +18,12 @@ from penstock.flows.definition import Flow
 from penstock.flows.errors import SinkAway
 from penstock.flows.sources.amqp.link import QueueLink
 from penstock.flows.sources.amqp.messages import QueuedMessage
-from penstock.flows.sources.known_ids import KnownIds, Noted
+from penstock.flows.sources.known_ids import KnownIds
 from penstock.flows.sources.messages import message_of_queue
 from penstock.flows.sources.numbered import NumberedAppends
 from penstock.flows.sources.queue_feed import QueueFeed
-from penstock.flows.sources.runner import SourceRunner
+from penstock.flows.sources.queue_runner import QueueRunner
 from penstock.sdk.client import Client
-from store.wire.base import PRODUCER
 
 log = logging.getLogger("penstock.flows")
 
@@ -32,40 +31,21 @@ MOST_IN_HAND_BYTES: Final = 32 << 20
 STEADY_S: Final = 10.0  # a connection that lasts so long was no failure
 
 
-class AmqpRunner(SourceRunner):
+class AmqpRunner(QueueRunner[QueuedMessage]):
     """Owner of a flow's connection to its queue."""
+
+    kind = "amqp"
 
     def __init__(self, flow: Flow, client: Client, chance: Callable[[], float] = random.random) -> None:
         """`client`: of the flow's own store. Raises FlowError."""
         super().__init__(flow, client, "the queue gives messages again", chance)
         self._place = amqp_place(flow, "from")
+        which = f"{self._place.vhost}\0{self._place.name}"
+        self.source = blake2b(which.encode(), digest_size=8).hexdigest()
 
-    async def _bring(self) -> None:
-        while not self.gate.is_stopping:
-            await self.group.going.wait()
-            await self._until(self.group.paused, self._brought())  # what is in hand is the broker's again
-
-    async def _brought(self) -> None:
-        """Until cancelled. Raises StoreRefused."""
-        queue = blake2b(f"{self._place.vhost}\0{self._place.name}".encode(), digest_size=8).hexdigest()
-        topic = f"$flows/{self.flow.name}/ids/{queue}"
-        appends = NumberedAppends(self._client.another_link(f"{PRODUCER}amqp:{self.flow.name}:{queue}"))
-        known = KnownIds(topic, self._client.message, self._find)
+    def _feed(self, appends: NumberedAppends, known: KnownIds) -> QueueFeed[QueuedMessage]:
         becomes = partial(message_of_queue, self.flow)
-        feed = QueueFeed(self.flow, self._client.message, appends, known, self.counts, becomes)
-        tasks = [asyncio.create_task(feed.run()), asyncio.create_task(self._take(feed))]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await appends.close()
-
-    async def _find(self, key: str, topic: str, limit: int) -> list[Noted]:
-        return [*await self._client.find(key, topic=topic, limit=limit)]
+        return QueueFeed(self.flow, self._client.message, appends, known, self.counts, becomes)
 
     async def _take(self, feed: QueueFeed[QueuedMessage]) -> None:
         """Have a consumer of the queue. Until cancelled."""

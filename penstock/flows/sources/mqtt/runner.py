@@ -16,16 +16,15 @@ from typing import Final
 from penstock.flows.definition import Flow
 from penstock.flows.errors import SinkAway
 from penstock.flows.mqtt_place import mark_of, mqtt_place
-from penstock.flows.sources.known_ids import KnownIds, Noted
+from penstock.flows.sources.known_ids import KnownIds
 from penstock.flows.sources.messages import ToStore
 from penstock.flows.sources.mqtt.messages import BrokerMessage
 from penstock.flows.sources.mqtt.stored import letter_of_broker, message_of_broker
 from penstock.flows.sources.mqtt.subscriber import MqttSubscriber
 from penstock.flows.sources.numbered import NumberedAppends
 from penstock.flows.sources.queue_feed import QueueFeed
-from penstock.flows.sources.runner import SourceRunner
+from penstock.flows.sources.queue_runner import QueueRunner
 from penstock.sdk.client import Client
-from store.wire.base import PRODUCER
 
 log = logging.getLogger("penstock.flows")
 
@@ -36,47 +35,26 @@ LOOK_S: Final = 1.0
 STEADY_S: Final = 10.0  # a connection that lasts so long was no failure
 
 
-class MqttRunner(SourceRunner):
+class MqttRunner(QueueRunner[BrokerMessage]):
     """Owner of a flow's session at its broker."""
+
+    kind = "mqtt"
 
     def __init__(self, flow: Flow, client: Client, chance: Callable[[], float] = random.random) -> None:
         """`client`: of the flow's own store. Raises FlowError."""
         super().__init__(flow, client, "the broker gives messages again", chance)
         self._place = mqtt_place(flow, "from")
-        self._which = blake2b(f"{self._place}\0{self._place.path}".encode(), digest_size=8).hexdigest()
-        self._client_id = f"{flow.said.mqtt.id or f'penstock-flow-{flow.name}'}-{self._which[:8]}"
+        self.source = blake2b(f"{self._place}\0{self._place.path}".encode(), digest_size=8).hexdigest()
+        self._client_id = f"{flow.said.mqtt.id or f'penstock-flow-{flow.name}'}-{self.source[:8]}"
         """A session for each filter: in the session of another filter that would be subscribed to for ever."""
 
-    async def _bring(self) -> None:
-        while not self.gate.is_stopping:
-            await self.group.going.wait()
-            await self._until(self.group.paused, self._brought())  # what is in hand is the broker's again
-
-    async def _brought(self) -> None:
-        """Until cancelled. Raises StoreRefused."""
-        name = f"{PRODUCER}mqtt:{self.flow.name}:{self._which}"
-        appends = NumberedAppends(self._client.another_link(name))
-        known = KnownIds(f"$flows/{self.flow.name}/ids/{self._which}", self._client.message, self._find)
-
+    def _feed(self, appends: NumberedAppends, known: KnownIds) -> QueueFeed[BrokerMessage]:
         def becomes(message: BrokerMessage) -> ToStore | None:
             store = appends.welcome.log_identity.hex()
             return message_of_broker(self.flow, store, mark_of(store, self._place), message)
 
         letter = partial(letter_of_broker, self.flow)
-        feed = QueueFeed(self.flow, self._client.message, appends, known, self.counts, becomes, letter)
-        tasks = [asyncio.create_task(feed.run()), asyncio.create_task(self._take(feed))]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await appends.close()
-
-    async def _find(self, key: str, topic: str, limit: int) -> list[Noted]:
-        return [*await self._client.find(key, topic=topic, limit=limit)]
+        return QueueFeed(self.flow, self._client.message, appends, known, self.counts, becomes, letter)
 
     async def _take(self, feed: QueueFeed[BrokerMessage]) -> None:
         """Have the session's connection. Until cancelled."""
