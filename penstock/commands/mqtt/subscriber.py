@@ -1,9 +1,11 @@
 """Subscribes and writes what arrives to standard output, all on the calling thread."""
 
+import signal
 import sys
-from typing import Any
+from typing import Any, Final, NoReturn
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -13,6 +15,7 @@ from penstock.commands.mqtt.connection import PahoConnection
 from penstock.errors import ConnectionFailed, RefusedByServer
 
 START_PROPERTY = "penstock-from"
+LOOP_S: Final = 0.5
 
 
 class Subscriber:
@@ -20,7 +23,7 @@ class Subscriber:
         self._connection = connection
         self._verbose = verbose
         self._remaining = count
-        self._finished = False
+        self._finished = self._is_interrupted = False
         self._refusal: str | None = None
         self._topic_filters: list[str] = []
         self._client = connection.client
@@ -39,14 +42,23 @@ class Subscriber:
 
     def run(self) -> None:
         """Returns after the wanted count, or at Ctrl-C, which is how to stop an endless one."""
+        signal.signal(signal.SIGINT, self._on_interrupt)
         try:
-            self._client.loop_forever()
+            while not self._is_interrupted and self._client.loop(LOOP_S) == MQTTErrorCode.MQTT_ERR_SUCCESS:
+                pass
         except KeyboardInterrupt:
+            return
+        if self._is_interrupted:
             return
         if self._refusal is not None:
             raise RefusedByServer(f"{self._connection.address}: {self._refusal}")
         if not self._finished:
             raise ConnectionFailed(str(self._connection.lost))
+
+    def _on_interrupt(self, *_: object) -> NoReturn:
+        """The exception ends whatever blocks; where it is lost, as in a finalizer, the loop sees that it came."""
+        self._is_interrupted = True
+        raise KeyboardInterrupt
 
     def _on_subscribe(
         self,
