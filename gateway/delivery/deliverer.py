@@ -392,16 +392,17 @@ class Deliverer:
 
         Of QoS 0 only what a replay was to go on with: a client that is slow for what is new misses it.
         """
-        if reader.only_live or not records.count or reader.reached >= records.log_offset(0):
+        begins = records.log_offset(0) if records.count else self._queues.end
+        if reader.only_live or reader.reached >= begins:
             return False
         if not reader.qos and (not reader.since or reader.reached != reader.since):
             return False
         if not self._history.may_have(reader.reached):
             return False
         start = reader.reached
-        reader.stand_at(records.first, records.log_offset(0))
-        if not reader.qos:
-            reader.since = reader.reached  # retention may pass that place as well
+        reader.stand_at(records.first, begins)
+        if not reader.qos or not records.count:
+            reader.since = begins  # retention may pass that place as well, and what the queue gets late is in the range
         self.replays.begin_for(reader, start)
         return True
 

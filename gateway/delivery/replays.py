@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.delivery.exchange import Exchange
 from gateway.delivery.expander import Expander
 from gateway.mqtt._mqtt import BLOCKED, DONE, SESSION, Reader
 from gateway.mqtt.packets import Subscribe
 from gateway.sessions.core import Core
-from gateway.sessions.session import HeldMessage, HistoryReplay, Session
+from gateway.sessions.session import HeldMessage, HistoryReplay, LaterReader, Session
 from lightqueue.queues._queues import LIVE, Queue
 from notify.api import Page, Past, SoughtPosition, pasts_of
 from store.records._records import Records, records_from
@@ -207,21 +207,22 @@ def _outgoing(session: Session, replay: HistoryReplay, messages: list[Past]) -> 
 def _resumed(has_qos0: bool, session: Session, replay: HistoryReplay, messages: list[Past]) -> Iterator[HeldMessage]:
     """As _outgoing(), of what the session would have read in its queues: once, whatever subscriptions match, and
     without what it had in flight already. `has_qos0`: messages of QoS 0 wait for clients that are away."""
+    if replay.later is None:
+        replay.later = _later_readers(session, replay)
     resuming = [each for each in session.replays if each.resumes]
     client_id = session.client_id.encode()
+    of_topics: dict[bytes, list[_Match]] = {}
     for past in messages:
         replay.lost += past.lost
-        topic = past.topic.decode()
-        matching = [
-            each
-            for each in resuming
-            if each.start <= past.log_offset
-            and matches(each.subscription.topic_filter, topic)
-            and not (each.subscription.no_local and past.client_id == client_id)
-        ]
-        if not matching or matching[0] is not replay or past.log_offset in session.skip:
+        of_topic = of_topics.get(past.topic)
+        if of_topic is None:
+            of_topic = of_topics[past.topic] = _matches_of(past.topic.decode(), resuming)
+        is_own = past.client_id == client_id
+        matching = [each for each in of_topic if each.has(past.log_offset, is_own)]
+        sender = next((each.replay for each in matching if not each.leaves(past.log_offset, is_own)), None)
+        if sender is not replay or past.log_offset in session.skip:
             continue
-        subscriptions = [each.subscription for each in matching]
+        subscriptions = [each.replay.subscription for each in matching]
         qos = min(past.qos, max(each.qos for each in subscriptions))
         if not qos and not has_qos0:
             continue
@@ -229,3 +230,42 @@ def _resumed(has_qos0: bool, session: Session, replay: HistoryReplay, messages: 
         ids = tuple(each.subscription_id for each in subscriptions if each.subscription_id)
         yield HeldMessage(past.log_offset, qos, retain, ids, lost=replay.lost)
         replay.lost = 0
+
+
+class _Match(NamedTuple):
+    """A replay whose subscription matches a topic, and the later readers that match the topic as well."""
+
+    replay: HistoryReplay
+    later: list[LaterReader]
+
+    def has(self, log_offset: int, is_own: bool) -> bool:
+        """Whether the replay has a message. `is_own`: the session's client published it."""
+        replay = self.replay
+        return replay.start <= log_offset < replay.stop and not (is_own and replay.subscription.no_local)
+
+    def leaves(self, log_offset: int, is_own: bool) -> bool:
+        """Whether a later reader sends the message."""
+        return any(each.reached <= log_offset and not (is_own and each.no_local) for each in self.later)
+
+
+def _matches_of(topic: str, replays: list[HistoryReplay]) -> list[_Match]:
+    return [
+        _Match(replay, [each for each in replay.later or () if matches(each.topic_filter, topic)])
+        for replay in replays
+        if matches(replay.subscription.topic_filter, topic)
+    ]
+
+
+def _later_readers(session: Session, replay: HistoryReplay) -> list[LaterReader]:
+    """Retention does not pass all of a session's queues at once. A message that two subscriptions match is sent by the
+    reader that comes to it last: it does not know what a replay has sent that is over."""
+    subscription = replay.subscription
+    return [
+        LaterReader(reader.reached, reader.topic_filter, reader.no_local)
+        for reader in session.readers.values()
+        if reader.reached < replay.stop
+        and reader.lag
+        and reader.qos >= subscription.qos  # otherwise the client gets the message twice, as section 3.3.4 allows
+        and not reader.only_live
+        and reader.topic_filter != subscription.topic_filter
+    ]

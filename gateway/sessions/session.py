@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from gateway.mqtt._inflight import Inflight
 from gateway.mqtt._mqtt import Reader
@@ -89,6 +89,14 @@ class RetainedBatch:
     asked_from: int = 0
 
 
+class LaterReader(NamedTuple):
+    """A reader that comes to messages of a replay once the replay is over. It sends those that match both."""
+
+    reached: int  # log_offset
+    topic_filter: str
+    no_local: bool
+
+
 @dataclass(slots=True, eq=False)
 class HistoryReplay:
     """History that a subscription is given from the log, before what its queues have."""
@@ -101,6 +109,7 @@ class HistoryReplay:
     ahead: Page | None = None  # a page that has come: the next one to be sent
     lost: int = 0  # messages in front of the next one that are lost
     page: tuple[Reader, Records] | None = None  # a page that is on its way, and how far it is sent
+    later: list[LaterReader] | None = None  # of the same session; None: no page has come so far
     start: int = field(init=False)
     reached: int = field(init=False)  # log_offset before which everything is on its way
 

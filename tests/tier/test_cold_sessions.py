@@ -20,6 +20,7 @@ from tests.support.server_process import PenstockServer, ServeOptions
 from tests.tier.tier_process import SMALL, wait_until
 
 DAY_S = 86_400
+MOST_IN_FLIGHT = 65_535
 
 
 @pytest.fixture(params=[pytest.param("serve", marks=pytest.mark.nightly), "apart"])
@@ -64,10 +65,12 @@ class Publishing:
 class Subscriber:
     """A device that acknowledges what it gets."""
 
-    def __init__(self, server: PenstockServer, client_id: str, expiry_s: int = DAY_S) -> None:
+    def __init__(
+        self, server: PenstockServer, client_id: str, expiry_s: int = DAY_S, receive_maximum: int = MOST_IN_FLIGHT
+    ) -> None:
         self.got: list[tuple[str, bytes]] = []
         self.device = Device(server.port, client_id)
-        self.device.connect(clean_start=not expiry_s, session_expiry_interval=expiry_s)
+        self.device.connect(clean_start=not expiry_s, session_expiry_interval=expiry_s, receive_maximum=receive_maximum)
 
     def take(self, number: int) -> list[tuple[str, bytes]]:
         """The next messages."""
@@ -147,7 +150,7 @@ def test_a_session_that_was_away_for_longer_than_the_log_keeps_misses_nothing(
     server.restart()
     last = Subscriber(server, "away")
     last.got = again.got
-    publishing.more(5, qos)
+    publishing.until_dropped(qos)  # also what its queues had when it connected
     got = last.take(len(publishing.sent))
     assert by_topic(list(dict.fromkeys(got))) == by_topic(publishing.sent)
     if qos == 2:
@@ -164,6 +167,24 @@ def test_a_slow_subscriber_that_retention_has_passed_misses_nothing(
     publishing.until_dropped()
     got = slow.take(len(publishing.sent))
     assert got == publishing.sent
+
+
+def test_a_slow_subscriber_to_a_topic_of_which_the_log_keeps_nothing_misses_nothing(
+    server: PenstockServer, publishing: Publishing
+) -> None:
+    slow = Subscriber(server, "slow", receive_maximum=1)
+    assert slow.device.subscribe("quiet/+", 1) == ReasonCode.GRANTED_QOS_1
+    device = Device(server.port, "quiet")
+    device.connect()
+    quiet = [("quiet/temp", b"%d" % number) for number in range(5)]
+    for topic, payload in quiet:
+        device.publish(topic, payload, 1)
+        device.next(PubAck)
+    device.close()
+    publishing.more(20)
+    publishing.until_dropped()
+    publishing.until_dropped()
+    assert slow.take(5) == quiet
 
 
 @pytest.mark.catalogue("N51")
