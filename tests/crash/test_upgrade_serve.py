@@ -159,7 +159,7 @@ def kill_the_next(server: UpgradedStoreServer) -> None:
 @pytest.mark.asyncio
 async def test_a_disk_that_does_not_answer_in_time_is_no_reason_to_lose_a_client(tmp_path: Path) -> None:
     """The store stays open, and the sockets in the data folder are opened again."""
-    server = UpgradedStoreServer(tmp_path, SETTINGS | {"store.flush": "sync"})
+    server = UpgradedStoreServer(tmp_path, SETTINGS | {"store.flush": "sync", "store.flush_timeout_ms": 60_000})
     try:
         client, _ = await MqttConnection.open(server.port, persistent("device"))
         segment = server.data / "log" / f"{0:020}.log"
