@@ -101,6 +101,7 @@ class Broker:
         audit: Audit | None = None,
     ) -> None:
         """Without `access` all clients may do everything."""
+        self._ending = Ending(self, loop.call_soon)
         self.core = core = _core(self, store, settings, loop, audit or Audit())
         self.store, self.turn, self.journal = store, core.turn, core.journal
         self.turns = 0
@@ -203,6 +204,10 @@ class Broker:
             turn.epoch = store.queues.generation + int(turn.now_s) & 0xFFFFFFFF  # there may be other readers
         self.connections.turn_ended()
 
+    def wake(self) -> None:
+        """There is something to end the turn for: end it in the loop's next turn."""
+        self._ending.ask()
+
     def settle(self) -> None:
         """A message comes behind subscriptions that were read before it in this turn: these take effect first."""
         self.store_batch()
@@ -218,6 +223,10 @@ class Broker:
         # Before the acknowledgements: subscribers wait for these messages.
         self.deliverer.grew(store.queues.take_grown())
         journal.release()
+
+    def shed_incomplete(self, is_open: bool) -> None:
+        """Packets that are not whole take up too much: of clients with a session (`is_open`), or without."""
+        self.connections.relief.shed_incomplete(is_open)
 
     def _take_ready(self) -> None:
         """Clients that acknowledged: note how far they came, and let them have more."""
@@ -298,9 +307,7 @@ class Broker:
 
 def _core(broker: Broker, store: Store, settings: GatewaySettings, loop: Loop, audit: Audit) -> Core:
     """The core of a gateway. What the turn calls is the broker's."""
-    ask = Ending(broker, loop.call_soon).ask
-    turn = Turn(ask, broker.store_batch, broker.end_turn, store.queues.is_live_only, store.queues.weigh)
-    turn.settle = broker.settle
+    turn = Turn(broker, store.queues)
     turn.checks_format = settings.check_payload_format
     turn.max_user_properties = settings.max_user_properties
     turn.connecting_limit = settings.connecting_bytes

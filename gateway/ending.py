@@ -8,19 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
-from gateway.mqtt._mqtt import Turn
+from gateway.mqtt.turn_owner import TurnOwner
 
 LONG_S = 0.001
-
-
-class TurnOwner(Protocol):
-    """The broker: it ends turns."""
-
-    @property
-    def turn(self) -> Turn: ...
-    def end_turn(self) -> None: ...
 
 
 class Ending:

@@ -22,7 +22,6 @@ class Relief:
         self._events = core.events
         self._audit = core.audit
         self._soon = core.scheduler.soon
-        core.turn.shed = self.shed_incomplete
         self._clogged: dict[Connection, None] = {}
         self.shed: Counter[str] = Counter({"connecting": 0, "connected": 0})  # closed over packets that were not whole
 

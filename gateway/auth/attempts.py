@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import ceil, floor
+from typing import Protocol
 
 from gateway.auth.identity import UNKNOWN, Identity, LoginRefused, Verdict
 from gateway.auth.settings import AuthSettings
@@ -69,6 +70,13 @@ class Counts:
         return self._counts.pop(key, None) is not None
 
 
+class LoginListener(Protocol):
+    """Whoever is told how logins end in this process."""
+
+    def ended(self, end: LoginEnd) -> None:
+        """A login changed a count."""
+
+
 class Attempts:
     """Owner of these counts, in one process. SharedAttempts tells those of other processes."""
 
@@ -89,10 +97,17 @@ class Attempts:
         self._until_ban = Counts(settings.ban_failures, window_s)
         self._right: OrderedDict[int, None] = OrderedDict()
         self.under_way = UnderWay(self.room, soon)
-        self.ended: Callable[[LoginEnd], None] = lambda end: None
-        """Is told of each login in this process that changed a count."""
+        self._listener: LoginListener | None = None
         self.limited: Counter[str] = Counter(dict.fromkeys(LIMITS, 0))
         self.failures = 0
+
+    def listen(self, listener: LoginListener) -> None:
+        """`listener` is told of each login in this process that changes a count from now on."""
+        self._listener = listener
+
+    def _ended(self, end: LoginEnd) -> None:
+        if self._listener is not None:
+            self._listener.ended(end)
 
     def refuses(self, source: str, user: str) -> LoginRefused | None:
         """The refusal of an attempt whose password is not looked at, or None."""
@@ -147,7 +162,7 @@ class Attempts:
         """Count a failed or refused login. True: its address must be banned now."""
         self.failures += 1
         user, is_heard = _short(user), refused.reason_code is not ReasonCode.CONNECTION_RATE_EXCEEDED
-        self.ended(LoginEnd(source, user, "wrong" if is_heard else "unheard"))
+        self._ended(LoginEnd(source, user, "wrong" if is_heard else "unheard"))
         must_be_banned = self._add(source, user, is_heard)
         if must_be_banned:
             self._until_ban.forget(source)
@@ -180,7 +195,7 @@ class Attempts:
         """Reset the counts of an address and a user after a success: its failures are some among many clients'."""
         user = _short(user)
         if self._clear(source, user):
-            self.ended(LoginEnd(source, user, "right"))
+            self._ended(LoginEnd(source, user, "right"))
 
     def _clear(self, source: str, user: str) -> bool:
         """Whether that changes anything for later logins."""

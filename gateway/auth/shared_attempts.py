@@ -29,9 +29,10 @@ class SharedAttempts:
         self._waiting: list[LoginEnd] = []
         self._second = 0
         self._told = dict.fromkeys(("right", "wrong", "unheard"), 0)
-        attempts.ended = self._ended
+        attempts.listen(self)
 
-    def _ended(self, end: LoginEnd) -> None:
+    def ended(self, end: LoginEnd) -> None:
+        """A login in this process changed a count: tell the others in a later turn."""
         second = int(self._clock())
         if second != self._second:
             self._second, self._told = second, dict.fromkeys(self._told, 0)

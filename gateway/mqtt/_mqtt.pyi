@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gateway.mqtt._inflight import Inflight
+from gateway.mqtt.turn_owner import TurnOwner
 from lightqueue.queues._queues import Queue
-from notify.api import RecordsAt
+from notify.api import RecordsAt, StoreQueues
 from store.namespaces import Namespace
 from store.records._records import RecordBatch, Records
 
@@ -21,7 +22,6 @@ class Turn:
     was_long: bool
     owes_look: bool
     has_asked: bool
-    settle: Callable[[], object] | None
     congested: bool
     checks_format: bool
     now_s: float
@@ -44,14 +44,7 @@ class Turn:
     crowd_awaited: int
     @property
     def crowd_is_served(self) -> bool: ...
-    def __init__(
-        self,
-        wake: Callable[[], object],
-        overflow: Callable[[], object],
-        end: Callable[[], object],
-        live_only: Callable[[bytes], bool] | None = None,
-        weigh: Callable[[bytes], tuple[int, list[Queue]]] | None = None,
-    ) -> None: ...
+    def __init__(self, owner: TurnOwner, queues: StoreQueues | None = None) -> None: ...
     def expect(self, topic: bytes, size: int) -> None: ...
     def add_work(self, took_ns: int) -> None: ...
     @property
@@ -90,7 +83,6 @@ class Turn:
     lost: int
     @property
     def inflight(self) -> int: ...
-    shed: Callable[[bool], object] | None
     connecting_limit: int
     incomplete_limit: int
     def kept_bytes(self, is_open: bool) -> int: ...

@@ -125,7 +125,7 @@ cdef class Link:
         if self.turn.scheduled:
             self.turn.feeds += 1
             if self.turn.feeds >= FEEDS_LIMIT:
-                self.turn.end()
+                self.turn.owner.end_turn()
         if self.turn.congested:
             self.on_congested()
         return 0
@@ -300,7 +300,7 @@ cdef class Link:
         if qos:
             self.expect_ack(ack, 4, True)
         if self.turn.batch.size >= BATCH_LIMIT:
-            self.turn.overflow()
+            self.turn.owner.store_batch()
         else:
             self.turn.schedule()
         return True

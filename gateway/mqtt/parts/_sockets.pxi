@@ -205,9 +205,9 @@ cdef class Sockets:
         finally:
             self.turn.gathering = False
             if self.turn.scheduled and self.has_lost:
-                self.turn.wake()
+                self.turn.owner.wake()
             elif self.turn.scheduled:
-                self.turn.end()
+                self.turn.owner.end_turn()
 
     cdef int find_ready(self) noexcept:
         self.first, self.count = 0, epoll_wait(self.epoll_fd, self.events, EVENTS_AT_ONCE, 0)

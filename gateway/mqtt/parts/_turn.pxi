@@ -23,8 +23,8 @@ cdef struct SeenTopic:
 cdef class Turn:
     """What the connections of one turn share.
 
-    `wake()` is called when there is something to end the turn for, `overflow()` when the batch is full, `end()` when so
-    many connections have contributed that the first of them should not wait for the rest.
+    What it calls is its owner's (gateway/mqtt/turn_owner.py). What it has to know of topics, `queues` says, a StoreQueues
+    (notify/api.py); None: nothing is known.
     """
 
     cdef readonly RecordBatch batch
@@ -39,16 +39,13 @@ cdef class Turn:
     cdef readonly list crowding         # links that published to many since take_crowding()
     cdef bint was_to_crowd              # so did one by expect()
     cdef readonly list ready            # links whose session can take more, or has acknowledgements to record
-    cdef object wake
-    cdef object overflow
-    cdef object end
+    cdef object owner                   # a TurnOwner
     cdef public bint scheduled
     cdef public bint was_long           # a turn was, that did not begin with a look at sockets: they are not looked at once
     cdef readonly bint unsent           # some links have not sent so far what they gathered in a turn that is over
     cdef public bint owes_look          # for that reason: it comes before another such turn
     cdef bint gathering                 # Sockets is reading, and ends the turn itself
     cdef public bint has_asked          # somebody asked for what must count before any message that is read from here on
-    cdef public object settle           # sees to that
     cdef public bint congested          # the store has more to do than it can: whoever sends has to wait
     cdef readonly bint ending           # what is put into links from here on is sent before the turn is over
     cdef public uint32_t permit_epoch   # what links know of permissions is of this epoch, or is forgotten
@@ -95,22 +92,19 @@ cdef class Turn:
     cdef bytes prefixed                 # the prefix that is there
     cdef uint64_t kept[2]               # bytes of packets that are not whole, of links without and with a session
     cdef tuple incomplete               # those links, the oldest first
-    cdef public object shed             # is told when the kept bytes of either reach their limit
     cdef public uint64_t connecting_limit       # for links without a session
     cdef public uint64_t incomplete_limit       # for links with one
 
-    def __init__(self, wake, overflow, end, live_only=None, weigh=None):
+    def __init__(self, owner, queues=None):
         self.batch = RecordBatch()
         self.acking = []
         self.dirty = []
         self.crowd = []
         self.crowding = []
         self.ready = []
-        self.wake = wake
-        self.overflow = overflow
-        self.end = end
-        self.live_only = live_only
-        self.weigh = weigh
+        self.owner = owner
+        if queues is not None:
+            self.live_only, self.weigh = queues.is_live_only, queues.weigh
         self.live_topics = {}
         self.max_user_properties = 0xFFFFFFFF
         self.incomplete = (OrderedDict(), OrderedDict())
@@ -124,7 +118,7 @@ cdef class Turn:
         if not self.scheduled:
             self.scheduled = True
             if not self.gathering:
-                self.wake()
+                self.owner.wake()
         return 0
 
     cdef int count_kept(self, Link link, bint is_open, uint32_t kept) except -1:
@@ -137,7 +131,7 @@ cdef class Turn:
             self.incomplete[is_open][link] = None
         link.counted_bytes, link.counted_open = kept, is_open
         if self.kept[is_open] > (self.incomplete_limit if is_open else self.connecting_limit):
-            self.shed(is_open)
+            self.owner.shed_incomplete(is_open)
         return 0
 
     def kept_bytes(self, bint is_open):
@@ -154,7 +148,7 @@ cdef class Turn:
         if self.has_asked:
             began_ns = now_ns()
             self.has_asked = False
-            self.settle()
+            self.owner.settle()
             self.worked_ns += now_ns() - began_ns
         return 0
 
@@ -271,7 +265,7 @@ cdef class Turn:
 
     def wake_up(self):
         """Have what is unsent sent soon."""
-        self.wake()
+        self.owner.wake()
 
     def take_crowding(self):
         """The links that published to many, of which this did not tell so far."""

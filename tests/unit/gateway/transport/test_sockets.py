@@ -69,7 +69,7 @@ class Bench:
     def __init__(self) -> None:
         self.calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self.turns = 0
-        self.turn = Turn(self._wake, lambda: None, self._end)
+        self.turn = Turn(self)
         self.wakes = 0
         self.on_end: Callable[[], object] = lambda: None
         self.sockets = Sockets(self.turn, bytearray(READ_BUFFER_BYTES), self._call_soon)
@@ -79,11 +79,20 @@ class Bench:
     def _call_soon(self, callback: Callable[..., object], *arguments: Any) -> None:
         self.calls.append((callback, arguments))
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         self.wakes += 1
-        self._call_soon(self._end)
+        self._call_soon(self.end_turn)
 
-    def _end(self) -> None:
+    def store_batch(self) -> None:
+        """Its turn stores nothing."""
+
+    def settle(self) -> None:
+        """No subscription is asked for."""
+
+    def shed_incomplete(self, is_open: bool) -> None:
+        """No limit is set."""
+
+    def end_turn(self) -> None:
         self.turns += 1
         self.turn.begin()
         self.on_end()
