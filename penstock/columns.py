@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from store.records._columns import find_attribute, find_messages, find_pairs, find_properties, gather
 from store.records.compression import BadFrame, plain, stated_bytes
+from store.records.publish_properties import COLUMN_PROPERTIES, ValueForm
 from store.records.records import RECORD_HEADER_BYTES, Attribute, RecordFlag
 
 MOST_ROWS = 16_384  # of a RecordBatch
@@ -152,9 +153,9 @@ class Messages:
 
     @cached_property
     def _found_properties(self) -> tuple[list[ColumnParts], NDArray[np.int32]]:
-        """Content type, response topic and correlation data, and the number of user properties."""
-        found = np.empty((3, len(self)), np.int64)
-        sizes = np.empty((3, len(self)), np.int32)
+        """The values of COLUMN_PROPERTIES, and the number of user properties."""
+        found = np.empty((len(COLUMN_PROPERTIES), len(self)), np.int64)
+        sizes = np.empty((len(COLUMN_PROPERTIES), len(self)), np.int32)
         pair_counts = np.empty(len(self), np.int32)
         find_properties(self.data, self.properties.starts, self.properties.lengths, found, sizes, pair_counts)
         return [ColumnParts(starts, lengths) for starts, lengths in zip(found, sizes, strict=True)], pair_counts
@@ -265,6 +266,12 @@ class Column:
     build: Callable[[Messages], pa.Array]
 
 
+def _of_property(row: int) -> Column:
+    """The column of a line of COLUMN_PROPERTIES."""
+    type_ = pa.binary() if COLUMN_PROPERTIES[row].form is ValueForm.BINARY else pa.string()
+    return Column(type_, lambda messages: messages._property(row, type_))
+
+
 def _nulls(type_: pa.DataType) -> Column:
     """A column that is null for every message."""
     return Column(type_, lambda messages: pa.nulls(len(messages), type_))
@@ -282,7 +289,5 @@ COLUMNS: dict[str, Column] = {
     "key": Column(pa.string(), Messages._key),
     "client_id": Column(pa.string(), lambda m: m.binary(m.client_id, pa.string())),
     "user_properties": Column(PAIRS, Messages._user_properties),
-    "content_type": Column(pa.string(), lambda m: m._property(0, pa.string())),
-    "response_topic": Column(pa.string(), lambda m: m._property(1, pa.string())),
-    "correlation_data": Column(pa.binary(), lambda m: m._property(2, pa.binary())),
+    **{each.column: _of_property(row) for row, each in enumerate(COLUMN_PROPERTIES)},
 }

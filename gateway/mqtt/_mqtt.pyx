@@ -20,7 +20,8 @@ from lightqueue.queues._queues import LIVE
 from store.errors import StoreError
 from store.records._records cimport (
     FLAG_COMPRESSED, FLAG_EXPIRES, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN, MOST_TOPIC_LEVELS, Part, RecordBatch, RecordHeader, Records, TYPE_MESSAGE,
-    client_id_of, lost_in_front, payload_of, properties_of, topic_of, widened,
+    FORM_BITS, MESSAGE_EXPIRY_INTERVAL, REPEATS_BIT, STORED_BIT, SUBSCRIPTION_IDENTIFIER, TEXT, TOPIC, TOPIC_ALIAS, TWO_TEXTS, USER_PROPERTY,
+    ZERO_OR_ONE, client_id_of, length_prefixed, lost_in_front, payload_of, properties_of, property_codes, topic_of, value_bytes, widened,
 )
 
 include "parts/_scan.pxi"

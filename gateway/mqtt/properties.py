@@ -1,4 +1,7 @@
-"""The properties of MQTT 5.0 (section 2.2.2), in one table from which the codec works."""
+"""The properties of MQTT 5.0 (section 2.2.2), in one table from which the codec works.
+
+Those of a PUBLISH are in `store/records/publish_properties.py`.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,14 @@ from gateway.mqtt.codec_primitives import (
 from gateway.mqtt.errors import MalformedPacket, ProtocolError
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.mqtt.topics import validate_topic_name
+from store.records.publish_properties import (
+    PUBLISH_PROPERTIES,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
+    USER_PROPERTY,
+    PublishProperty,
+    ValueForm,
+)
 
 
 class PacketContext(IntEnum):
@@ -151,7 +162,6 @@ def _in(*packets: PacketContext) -> frozenset[PacketContext]:
 
 
 _C = PacketContext
-_MESSAGE: Final = _in(_C.PUBLISH, _C.WILL)
 _HANDSHAKE: Final = _in(_C.CONNECT, _C.CONNACK)
 _AUTHENTICATION: Final = _in(_C.CONNECT, _C.CONNACK, _C.AUTH)
 _SESSION: Final = _in(_C.CONNECT, _C.CONNACK, _C.DISCONNECT)
@@ -159,22 +169,37 @@ _REDIRECTION: Final = _in(_C.CONNACK, _C.DISCONNECT)
 _EVERYWHERE: Final = frozenset(_C)
 _REPLIES: Final = _EVERYWHERE - _in(_C.CONNECT, _C.WILL, _C.PUBLISH, _C.SUBSCRIBE, _C.UNSUBSCRIBE)
 
+_FORMS: Final[dict[ValueForm, tuple[DataType, Check]]] = {
+    ValueForm.ZERO_OR_ONE: (BYTE, _zero_or_one),
+    ValueForm.TWO_BYTES: (TWO_BYTE_INTEGER, _accept),
+    ValueForm.FOUR_BYTES: (FOUR_BYTE_INTEGER, _accept),
+    ValueForm.VARIABLE_BYTES: (VARIABLE_BYTE_INTEGER, _accept),
+    ValueForm.BINARY: (BINARY_DATA, _accept),
+    ValueForm.TEXT: (UTF8_STRING, _accept),
+    ValueForm.TOPIC: (UTF8_STRING, _valid_response_topic),
+    ValueForm.TWO_TEXTS: (UTF8_STRING_PAIR, _accept),
+}
+_CHECKS: Final[dict[int, Check]] = {SUBSCRIPTION_IDENTIFIER: _not_zero, TOPIC_ALIAS: _valid_topic_alias}
+_ALSO_IN: Final = {SUBSCRIPTION_IDENTIFIER: _in(_C.SUBSCRIBE), USER_PROPERTY: _EVERYWHERE}
+# 3.3.2.3.8 against 3.8.2.1.2: a message may match many subscriptions, but each has one identifier.
+_ALSO_REPEATED_IN: Final = {USER_PROPERTY: _EVERYWHERE}
+
+
+def _of_publish(line: PublishProperty) -> PropertySpec:
+    data_type, check = _FORMS[line.form]
+    messages = _in(_C.PUBLISH, _C.WILL) if line.in_will else _in(_C.PUBLISH)
+    return PropertySpec(
+        line.identifier,
+        line.name,
+        data_type,
+        messages | _ALSO_IN.get(line.identifier, _in()),
+        (messages if line.repeats else _in()) | _ALSO_REPEATED_IN.get(line.identifier, _in()),
+        _CHECKS.get(line.identifier, check),
+    )
+
+
 _P = PropertySpec
-PROPERTY_SPECS: Final[tuple[PropertySpec, ...]] = (
-    _P(0x01, "payload_format_indicator", BYTE, _MESSAGE, check=_zero_or_one),
-    _P(0x02, "message_expiry_interval", FOUR_BYTE_INTEGER, _MESSAGE),
-    _P(0x03, "content_type", UTF8_STRING, _MESSAGE),
-    _P(0x08, "response_topic", UTF8_STRING, _MESSAGE, check=_valid_response_topic),
-    _P(0x09, "correlation_data", BINARY_DATA, _MESSAGE),
-    _P(
-        0x0B,
-        "subscription_identifiers",
-        VARIABLE_BYTE_INTEGER,
-        _in(_C.PUBLISH, _C.SUBSCRIBE),
-        # 3.3.2.3.8 against 3.8.2.1.2: a message may match many subscriptions, but each has one.
-        may_repeat_in=_in(_C.PUBLISH),
-        check=_not_zero,
-    ),
+_OF_OTHER_PACKETS: Final[tuple[PropertySpec, ...]] = (
     _P(0x11, "session_expiry_interval", FOUR_BYTE_INTEGER, _SESSION),
     _P(0x12, "assigned_client_identifier", UTF8_STRING, _in(_C.CONNACK)),
     _P(0x13, "server_keep_alive", TWO_BYTE_INTEGER, _in(_C.CONNACK)),
@@ -188,15 +213,14 @@ PROPERTY_SPECS: Final[tuple[PropertySpec, ...]] = (
     _P(0x1F, "reason_string", UTF8_STRING, _REPLIES),
     _P(0x21, "receive_maximum", TWO_BYTE_INTEGER, _HANDSHAKE, check=_not_zero),
     _P(0x22, "topic_alias_maximum", TWO_BYTE_INTEGER, _HANDSHAKE),
-    _P(0x23, "topic_alias", TWO_BYTE_INTEGER, _in(_C.PUBLISH), check=_valid_topic_alias),
     _P(0x24, "maximum_qos", BYTE, _in(_C.CONNACK), check=_zero_or_one),
     _P(0x25, "retain_available", FLAG, _in(_C.CONNACK)),
-    _P(0x26, "user_properties", UTF8_STRING_PAIR, _EVERYWHERE, may_repeat_in=_EVERYWHERE),
     _P(0x27, "maximum_packet_size", FOUR_BYTE_INTEGER, _HANDSHAKE, check=_not_zero),
     _P(0x28, "wildcard_subscription_available", FLAG, _in(_C.CONNACK)),
     _P(0x29, "subscription_identifier_available", FLAG, _in(_C.CONNACK)),
     _P(0x2A, "shared_subscription_available", FLAG, _in(_C.CONNACK)),
 )
+PROPERTY_SPECS: Final = tuple(sorted((*map(_of_publish, PUBLISH_PROPERTIES), *_OF_OTHER_PACKETS)))
 
 _SPEC_OF_IDENTIFIER: Final = MappingProxyType({spec.identifier: spec for spec in PROPERTY_SPECS})
 _TUPLES: Final = frozenset(spec.field for spec in PROPERTY_SPECS if spec.is_tuple)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from lightqueue.errors import LightQueueError
 from store.namespaces import namespace_of
 from store.records._records import RecordBatch
+from store.records.publish_properties import USER_PROPERTY
 from store.records.records import Attribute, Record, RecordFlag, RecordType, decode_attributes, encode_attribute
 from store.state import expiry
 from store.state.group_states import GroupState
@@ -19,7 +20,6 @@ class NotPublishable(LightQueueError):
 
 PREFIX = "$dead"
 MOST_TOPIC_BYTES = 65_535
-USER_PROPERTY = 0x26
 
 
 def dead_letter_topic(group: str, topic: bytes) -> bytes:

@@ -9,18 +9,17 @@ from typing import Final, NamedTuple
 
 from penstock.sdk.compression import as_published
 from penstock.sdk.message_id import StorePlace
-from store.records.record_bytes import walk
-from store.records.records import Attribute, RecordFlag, decode_attributes
-from store.records.trace_context import (
+from store.records.publish_properties import (
     CONTENT_TYPE,
     CORRELATION_DATA,
     MESSAGE_EXPIRY_INTERVAL,
     RESPONSE_TOPIC,
     USER_PROPERTY,
-    TraceContext,
-    find_context,
     stored_properties,
 )
+from store.records.record_bytes import walk
+from store.records.records import Attribute, RecordFlag, decode_attributes
+from store.records.trace_context import TraceContext, find_context
 
 RecordTuple = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes, bytes]
 TIMESTAMP: Final = 1  # where these stand in it

@@ -10,6 +10,13 @@ from typing import Literal, NamedTuple, TypedDict
 from penstock.sdk.compression import NEVER, Compression, as_stored, chosen
 from penstock.sdk.errors import BadMessage
 from store.namespaces import MARK, publish_fault
+from store.records.publish_properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    MESSAGE_EXPIRY_INTERVAL,
+    RESPONSE_TOPIC,
+    USER_PROPERTY,
+)
 from store.records.record_bytes import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
 from store.topics import MOST_TOPIC_LEVELS
@@ -22,8 +29,6 @@ MOST_KEY_BYTES = 1_024
 MOST_TAG_BYTES = 255
 MOST_EXPIRY_S = 0xFFFFFFFF
 DELAYED = int(RecordFlag.DELAYED)
-# Of MQTT 5.
-MESSAGE_EXPIRY_INTERVAL, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY = 0x02, 0x03, 0x08, 0x09, 0x26
 
 PAYLOAD_TYPES = (bytes, bytearray, memoryview, str)
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]

@@ -17,9 +17,9 @@ from penstock.spark.errors import BadRow
 from store.namespaces import DEFAULT, MARK, SERVERS_LEVELS, Namespace
 from store.records._columns import scatter
 from store.records._records import RecordBatch
+from store.records.publish_properties import COLUMN_PROPERTIES, USER_PROPERTY
 from store.records.records import RECORD_HEADER_BYTES, Attribute, RecordFlag, RecordType
 
-CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY = 0x03, 0x08, 0x09, 0x26  # of MQTT 5
 MOST_TEXT_BYTES = 65_535
 MOST_SHOWN = 80  # characters of a topic in an error
 HEADER = np.dtype(
@@ -185,16 +185,12 @@ class Encoder:
 
     def _properties(self, batch: pa.RecordBatch, topics: pa.Array) -> RowParts:
         parts = []
-        for name, identifier in (
-            ("content_type", CONTENT_TYPE),
-            ("response_topic", RESPONSE_TOPIC),
-            ("correlation_data", CORRELATION_DATA),
-        ):
-            if name in batch.schema.names:
-                column = batch.column(name)
-                values = self._sized(name, column, topics)
+        for each in COLUMN_PROPERTIES:
+            if each.column in batch.schema.names:
+                column = batch.column(each.column)
+                values = self._sized(each.column, column, topics)
                 heads = np.empty(batch.num_rows, _PROPERTY)
-                heads["identifier"], heads["length"] = identifier, values.lengths
+                heads["identifier"], heads["length"] = each.identifier, values.lengths
                 parts += [RowParts.fixed(heads, _is_valid(column)), values]
         for name in ("user_properties", "headers"):
             if name in batch.schema.names:

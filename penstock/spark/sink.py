@@ -27,11 +27,12 @@ from penstock.spark.errors import BadSparkOption
 from penstock.spark.publishing import SparkPublisher
 from penstock.spark.store_options import CONNECTION_OPTIONS, is_address, namespace_of, store_of
 from penstock.spark.workers import keep_modules
+from store.records.publish_properties import COLUMN_PROPERTIES
 from store.wire.base import PRODUCER
 
 SINK_OPTIONS = ("path", "topic", "qos", "retain", "namespace", *CONNECTION_OPTIONS)
 OF_SPARK = ("checkpointlocation", "queryname")  # Spark gives these to every sink
-TEXTS = ("topic", "payload", "key", "content_type", "response_topic", "correlation_data")
+TEXTS = ("topic", "payload", "key", *(each.column for each in COLUMN_PROPERTIES))
 WRITABLE = (*TEXTS, "qos", "retain", "user_properties", "headers")
 QUERY_ID = "sql.streaming.queryId"  # a local property of a query's tasks
 

@@ -26,10 +26,11 @@ from penstock.spark.options import AS_STORE_SAYS, LOG_POSITION, parse_options
 from penstock.spark.store_options import is_address
 from penstock.spark.tier_rows import having_properties
 from penstock.tier.rows import plain_client_id, plain_topics
+from store.records.publish_properties import COLUMN_PROPERTIES
 from store.records.records import RecordFlag
 
 _OF_FILES: Final = ("topic", "log_offset", "timestamp", "queue_offset", "payload", "key", "client_id")
-_OF_PROPERTIES: Final = ("user_properties", "content_type", "response_topic", "correlation_data")
+_OF_PROPERTIES: Final = ("user_properties", *(each.column for each in COLUMN_PROPERTIES))
 _TYPES: Final = {
     "day": pa.date32(),
     "namespace": pa.string(),

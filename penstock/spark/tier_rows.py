@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from penstock.columns import COLUMNS, ColumnParts, Messages
 from penstock.tier.rows import restored_client_id
 from store.namespaces import Namespace
+from store.records.publish_properties import PUBLISH_PROPERTIES
 from store.records.records import RecordFlag
 
 _TOPIC: Final = ("namespace", "topic")
@@ -23,10 +24,7 @@ _STORED_AS: Final[dict[str, tuple[str, ...]]] = {
     "qos": ("flags",),
     "retain": ("flags",),
     "client_id": ("namespace", "client_id"),
-    "user_properties": ("properties",),
-    "content_type": ("properties",),
-    "response_topic": ("properties",),
-    "correlation_data": ("properties",),
+    **{each.column: ("properties",) for each in PUBLISH_PROPERTIES if each.column},
 }
 AS_DICTIONARY: Final = ["namespace", "topic", "client_id"]
 

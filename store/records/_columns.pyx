@@ -5,19 +5,25 @@ The bytes are verified by store.records._records.verify; positions are counted f
 
 import os
 
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 from posix.unistd cimport pread
 
-from store.records._records cimport HEADER_BYTES, TYPE_BATCH, TYPE_GAP, TYPE_MESSAGE, RecordHeader, fault, stamp
+from store.records._records cimport (
+    HEADER_BYTES, TYPE_BATCH, TYPE_GAP, TYPE_MESSAGE, USER_PROPERTY, RecordHeader, fault, length_prefixed, property_codes, stamp,
+    value_bytes,
+)
+
+from store.records.publish_properties import COLUMN_PROPERTIES, COLUMN_ROWS
 
 cdef enum:
     NOTHING = -1
-    CONTENT_TYPE = 3
-    RESPONSE_TOPIC = 8
-    CORRELATION_DATA = 9
-    USER_PROPERTY = 38
+
+cdef uint8_t column_rows[256]       # by identifier of a property: its row, from 1 on; 0: it has none
+cdef int ROWS = len(COLUMN_PROPERTIES)
+memcpy(column_rows, PyBytes_AS_STRING(COLUMN_ROWS), sizeof(column_rows))
 
 
 def find_messages(const uint8_t[::1] data not None, int64_t[::1] positions not None, uint8_t skipped_flags):
@@ -154,55 +160,43 @@ def scatter(const uint8_t[::1] data not None, const int64_t[::1] starts not None
         raise ValueError(f"part {i} lies outside of the data, or there is no room for it")
 
 
-cdef inline int64_t fixed_bytes(uint8_t identifier) noexcept nogil:
-    """Size of the value of a property whose size is fixed; 0 for the others."""
-    if identifier == 1:         # payload format indicator
-        return 1
-    if identifier == 35:        # topic alias
-        return 2
-    if identifier == 2:         # message expiry interval
-        return 4
-    return 0
-
-
-cdef inline int64_t sized(const uint8_t[::1] data, int64_t at, int64_t end) noexcept nogil:
-    """Where a string or binary value ends that begins, with its two bytes of length, at `at`; -1: past the end."""
-    if at + 2 > end:
-        return -1
-    at += 2 + (<int64_t>data[at] << 8 | data[at + 1])
-    return at if at <= end else -1
+cdef inline int64_t value_end(const uint8_t *codes, const uint8_t *data, int64_t at, int64_t end) noexcept nogil:
+    """Where the property at `at` ends; -1 if it is none of a PUBLISH packet or is cut off. `codes`: property_codes."""
+    cdef Py_ssize_t size = value_bytes(codes[data[at]], <const char *>data + at + 1, end - at - 1)
+    return at + 1 + size if size >= 0 else -1
 
 
 def find_properties(const uint8_t[::1] data not None, const int64_t[::1] starts not None,
                     const int32_t[::1] lengths not None, int64_t[:, ::1] found not None,
                     int32_t[:, ::1] sizes not None, int32_t[::1] pair_counts not None):
-    """Of each record's properties: where content type, response topic and correlation data stand (rows 0 to 2 of
-    `found` and `sizes`; size -1: it has none), and how many user properties there are.
+    """Of each record's properties: where the values of COLUMN_PROPERTIES stand (a row of `found` and `sizes` for each;
+    size -1: it has none), and how many user properties there are.
 
     Raises ValueError where properties reach past the data.
     """
     cdef Py_ssize_t i, count = starts.shape[0]
     cdef int64_t at, end, next_at
-    cdef int row
+    cdef int row, rows = ROWS
     cdef uint8_t identifier
+    cdef const uint8_t *codes = property_codes
+    cdef const uint8_t *base = &data[0] if data.shape[0] else NULL
     check_bounds(data, starts, lengths)
-    if min(found.shape[1], sizes.shape[1], pair_counts.shape[0]) < count or min(found.shape[0], sizes.shape[0]) < 3:
+    if min(found.shape[1], sizes.shape[1], pair_counts.shape[0]) < count or min(found.shape[0], sizes.shape[0]) < rows:
         raise ValueError("too little room for what is found")
     with nogil:
         for i in range(count):
-            for row in range(3):
+            for row in range(rows):
                 found[row, i] = 0
                 sizes[row, i] = NOTHING
             pair_counts[i] = 0
             at = starts[i]
             end = at + lengths[i]
             while at < end:
-                identifier = data[at]
-                next_at = value_end(data, at, end)
+                identifier = base[at]
+                next_at = value_end(codes, base, at, end)
                 if next_at < 0:
                     break
-                row = (0 if identifier == CONTENT_TYPE else 1 if identifier == RESPONSE_TOPIC
-                       else 2 if identifier == CORRELATION_DATA else -1)
+                row = column_rows[identifier] - 1
                 if row >= 0:
                     found[row, i] = at + 3
                     sizes[row, i] = <int32_t>(next_at - at - 3)
@@ -245,6 +239,8 @@ def find_pairs(const uint8_t[::1] data not None, const int64_t[::1] starts not N
     """Where the keys (row 0) and values (row 1) of all user properties stand, record by record. Returns their number."""
     cdef Py_ssize_t i, count = 0, room = min(found.shape[1], sizes.shape[1])
     cdef int64_t at, end, next_at, middle
+    cdef const uint8_t *codes = property_codes
+    cdef const uint8_t *base = &data[0] if data.shape[0] else NULL
     check_bounds(data, starts, lengths)
     if min(found.shape[0], sizes.shape[0]) < 2:
         raise ValueError("too little room for what is found")
@@ -253,11 +249,11 @@ def find_pairs(const uint8_t[::1] data not None, const int64_t[::1] starts not N
             at = starts[i]
             end = at + lengths[i]
             while at < end:
-                next_at = value_end(data, at, end)
+                next_at = value_end(codes, base, at, end)
                 if next_at < 0:
                     break
-                if data[at] == USER_PROPERTY and count < room:
-                    middle = sized(data, at + 1, end)
+                if base[at] == USER_PROPERTY and count < room:
+                    middle = at + 1 + length_prefixed(<const char *>base + at + 1)
                     found[0, count] = at + 3
                     sizes[0, count] = <int32_t>(middle - at - 3)
                     found[1, count] = middle + 2
@@ -265,26 +261,6 @@ def find_pairs(const uint8_t[::1] data not None, const int64_t[::1] starts not N
                     count += 1
                 at = next_at
     return count
-
-
-cdef int64_t value_end(const uint8_t[::1] data, int64_t at, int64_t end) noexcept nogil:
-    """Where the property at `at` ends; -1 if it is none of a PUBLISH packet or is cut off."""
-    cdef uint8_t identifier = data[at]
-    cdef int64_t size = fixed_bytes(identifier)
-    if size:
-        at += 1 + size
-        return at if at <= end else -1
-    if identifier == CONTENT_TYPE or identifier == RESPONSE_TOPIC or identifier == CORRELATION_DATA:
-        return sized(data, at + 1, end)
-    if identifier == USER_PROPERTY:
-        at = sized(data, at + 1, end)
-        return sized(data, at, end) if at >= 0 else -1
-    if identifier == 11:        # subscription identifier: a variable byte integer
-        at += 1
-        while at < end and data[at] & 0x80:
-            at += 1
-        return at + 1 if at < end else -1
-    return -1
 
 
 cdef int check_bounds(const uint8_t[::1] data, const int64_t[::1] starts, const int32_t[::1] lengths) except -1:

@@ -42,6 +42,54 @@ cdef struct Part:
     const char *data
     size_t size
 
+# --- the properties of a PUBLISH: store/records/publish_properties.py has the table, and these numbers by the same names
+
+cdef enum:
+    MESSAGE_EXPIRY_INTERVAL = 0x02
+    SUBSCRIPTION_IDENTIFIER = 0x0B
+    TOPIC_ALIAS = 0x23
+    USER_PROPERTY = 0x26
+
+cdef enum:                      # ValueForm
+    ZERO_OR_ONE = 1
+    TWO_BYTES = 2
+    FOUR_BYTES = 4              # this number and those before are how many bytes a value has
+    VARIABLE_BYTES = 5
+    BINARY = 8                  # from here on values begin with two bytes of length
+    TEXT = 9
+    TOPIC = 10
+    TWO_TEXTS = 11
+    FORM_BITS = 0x0F
+    STORED_BIT = 0x40
+    REPEATS_BIT = 0x80
+
+cdef uint8_t property_codes[256]    # CODES of the table: by identifier its form and these bits, 0 for one that it lacks
+
+cdef inline size_t length_prefixed(const char *value) noexcept nogil:
+    return 2 + (<size_t><uint8_t>value[0] << 8 | <uint8_t>value[1])
+
+cdef inline Py_ssize_t value_bytes(uint8_t code, const char *value, size_t room) noexcept nogil:
+    """Bytes that the value of a property with this code takes; -1 if they are not all there, or the code is 0."""
+    cdef int form = code & FORM_BITS
+    cdef size_t size
+    if form >= BINARY:
+        if room < 2:
+            return -1
+        size = length_prefixed(value)
+        if form == TWO_TEXTS:
+            if room < size + 2:
+                return -1
+            size += length_prefixed(value + size)
+    elif form == VARIABLE_BYTES:
+        size = 1
+        while size <= room and <uint8_t>value[size - 1] & 0x80 and size < 4:
+            size += 1
+    elif form:
+        size = form
+    else:
+        return -1
+    return <Py_ssize_t>size if size <= room else -1
+
 cdef class RecordBatch:
     cdef char *data
     cdef readonly size_t size

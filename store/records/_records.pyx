@@ -7,6 +7,8 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 from posix.unistd cimport pwrite
 
+from store.records.publish_properties import CODES
+
 cdef extern from "Python.h":
     object PyMemoryView_FromMemory(char *data, Py_ssize_t size, int flags)
 
@@ -17,6 +19,8 @@ cdef extern from "crc32c.h" nogil:
 crc32c_choose()
 
 assert sizeof(RecordHeader) == HEADER_BYTES
+
+memcpy(property_codes, PyBytes_AS_STRING(CODES), sizeof(property_codes))
 
 
 def crc32c(const unsigned char[::1] data not None):

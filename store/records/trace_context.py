@@ -6,13 +6,9 @@ Sources: W3C Trace Context, levels 1 and 2; Trace Context for MQTT (W3C registry
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
-MESSAGE_EXPIRY_INTERVAL, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA = 0x02, 0x03, 0x08, 0x09
-PAYLOAD_FORMAT_INDICATOR, USER_PROPERTY = 0x01, 0x26
-_FIXED_BYTES = {PAYLOAD_FORMAT_INDICATOR: 1, MESSAGE_EXPIRY_INTERVAL: 4}
-_TEXTS = {CONTENT_TYPE: 1, RESPONSE_TOPIC: 1, CORRELATION_DATA: 1, USER_PROPERTY: 2}
+from store.records.publish_properties import USER_PROPERTY, stored_properties
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 _NAME, _STATE_NAME = TRACEPARENT.encode(), TRACESTATE.encode()
@@ -98,20 +94,6 @@ def with_context(properties: bytes, context: TraceContext) -> bytes:
         else:
             kept.append(bytes((identifier,)) + data)
     return b"".join(kept if is_there else [*kept, made])
-
-
-def stored_properties(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Identifier and value of each property; texts with the two bytes of their length, a user property is two texts."""
-    at = 0
-    while at < len(data):
-        identifier = data[at]
-        start = end = at + 1
-        if identifier in _FIXED_BYTES:
-            end += _FIXED_BYTES[identifier]
-        for _ in range(_TEXTS.get(identifier, 0)):
-            end += 2 + int.from_bytes(data[end : end + 2], "big")
-        yield identifier, data[start:end]
-        at = end
 
 
 def _pair(value: bytes) -> tuple[bytes, bytes]:

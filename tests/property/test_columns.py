@@ -22,6 +22,7 @@ from store.log.commitlog import CommitLog
 from store.records._columns import find_messages, find_pairs, find_properties, gather, read_parts
 from store.records._records import RecordBatch
 from store.records.compression import compressed
+from store.records.publish_properties import COLUMN_PROPERTIES
 from store.records.records import Attribute, Record, RecordFlag, RecordType, encode_attribute, read_records
 from store.settings import StoreSettings
 
@@ -88,9 +89,7 @@ def row(record: Record) -> dict[str, Any]:
         "key": None,
         "client_id": record.client_id.decode(),
         "user_properties": [{"key": key, "value": value} for key, value in props.user_properties],
-        "content_type": props.content_type,
-        "response_topic": props.response_topic,
-        "correlation_data": props.correlation_data,
+        **{each.column: getattr(props, each.name) for each in COLUMN_PROPERTIES},
     }
 
 
@@ -157,7 +156,8 @@ def test_hostile_properties_are_left_out_and_nothing_is_read_beyond_them(data: b
     """A record's bytes were checked when they came in; whatever else stands there must not break the reader."""
     section = np.frombuffer(data[:cut] + b"\x26\0\1k\0\1v", np.uint8)
     starts, lengths = np.zeros(1, np.int64), np.full(1, len(data[:cut]), np.int32)
-    found, sizes, counts = np.empty((3, 1), np.int64), np.empty((3, 1), np.int32), np.empty(1, np.int32)
+    rows = len(COLUMN_PROPERTIES)
+    found, sizes, counts = np.empty((rows, 1), np.int64), np.empty((rows, 1), np.int32), np.empty(1, np.int32)
     find_properties(section, starts, lengths, found, sizes, counts)
     for place, size in zip(found[:, 0], sizes[:, 0], strict=True):
         assert size == -1 or 0 <= place <= place + size <= lengths[0]

@@ -17,6 +17,7 @@ from penstock.spark.encoding import Defaults, Encoder
 from penstock.spark.publishing import Most, _found, _in_order, _parts
 from store.records._columns import scatter
 from store.records._records import RecordBatch, changes_in, walk
+from store.records.publish_properties import COLUMN_PROPERTIES
 from store.records.records import Attribute, RecordFlag, decode_attributes
 
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0+#$"), min_size=1, max_size=12)
@@ -57,8 +58,8 @@ def test_a_record_says_what_its_row_does(found: list[dict[str, Any]], before: in
         assert (None if key is None else key.decode()) == row["key"]
         said, _ = decode_properties(encode_varint(len(properties)) + properties, 0, PacketContext.PUBLISH)
         assert list(said.user_properties) == [(pair["key"], pair["value"]) for pair in row["user_properties"] or []]
-        for name in ("content_type", "response_topic", "correlation_data"):
-            assert getattr(said, name) == row[name]
+        for each in COLUMN_PROPERTIES:
+            assert getattr(said, each.name) == row[each.column]
 
 
 @given(

@@ -155,12 +155,14 @@ def split_packets(data: bytes) -> list[tuple[int, bytes]]:
 class Client:
     """One client's end of a connection."""
 
-    def __init__(self, bench: Bench, version: int = 5, namespace: str = "") -> None:
-        """`namespace`: of the listener."""
+    def __init__(
+        self, bench: Bench, version: int = 5, namespace: str = "", kind: type[Connection] = Connection
+    ) -> None:
+        """`namespace`: of the listener; `kind`: of the gateway's end."""
         self.bench = bench
         self.version = version
         self.transport = FakeTransport()
-        self.connection = Connection(bench.broker.connections, Entrance(MOST_CLIENTS, namespace))
+        self.connection = kind(bench.broker.connections, Entrance(MOST_CLIENTS, namespace))
         self.connection.connection_made(self.transport)
         self._taken = 0
         self._next_id = 0

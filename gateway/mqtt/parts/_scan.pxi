@@ -130,30 +130,20 @@ cdef inline uint32_t big_endian_32(const char *at) noexcept nogil:
             | <uint32_t><uint8_t>at[2] << 8 | <uint8_t>at[3])
 
 
-cdef Py_ssize_t property_size(uint8_t identifier, const char *value, size_t room) noexcept nogil:
-    """Bytes of a PUBLISH property's value, for the kinds that are taken in here as they are; -1 for any other."""
-    cdef size_t size, second
-    if identifier == 0x01:
-        return 1 if room >= 1 and <uint8_t>value[0] <= 1 else -1
-    if identifier == 0x02:
-        return 4 if room >= 4 else -1
-    if identifier in (0x03, 0x08, 0x09, 0x26):
-        if room < 2:
-            return -1
-        size = 2 + (<uint8_t>value[0] << 8 | <uint8_t>value[1])
-        if size > room or (identifier != 0x09 and not plain_text(value + 2, size - 2)):
-            return -1
-        if identifier == 0x08 and not valid_topic_text(value + 2, size - 2):
-            return -1
-        if identifier != 0x26:
-            return size
-        if room < size + 2:
-            return -1
-        second = 2 + (<uint8_t>value[size] << 8 | <uint8_t>value[size + 1])
-        if size + second > room or not plain_text(value + size + 2, second - 2):
-            return -1
-        return size + second
-    return -1
+cdef inline Py_ssize_t plain_value_bytes(uint8_t code, const char *value, size_t room) noexcept nogil:
+    """Bytes of a PUBLISH property's value, for one that is taken in here as it is; -1 for any other."""
+    cdef int form = code & FORM_BITS
+    cdef Py_ssize_t first, size = value_bytes(code, value, room)
+    if size < 0 or not code & STORED_BIT:
+        return -1
+    if form == TWO_TEXTS:
+        first = length_prefixed(value)
+        return size if plain_text(value + 2, first - 2) and plain_text(value + first + 2, size - first - 2) else -1
+    if form == TEXT:
+        return size if plain_text(value + 2, size - 2) else -1
+    if form == TOPIC:
+        return size if plain_text(value + 2, size - 2) and valid_topic_text(value + 2, size - 2) else -1
+    return -1 if form == ZERO_OR_ONE and <uint8_t>value[0] > 1 else size
 
 
 cdef bint is_receipt(const char *pair, size_t size) noexcept nogil:
@@ -161,15 +151,16 @@ cdef bint is_receipt(const char *pair, size_t size) noexcept nogil:
     return size > 18 and pair[0] == 0 and pair[1] == 16 and memcmp(pair + 2, b"penstock-receipt", 16) == 0
 
 
-cdef bint plain_properties(const char *data, size_t size, uint32_t most_user, Part *properties, uint8_t *flags,
+cdef bint plain_properties(const char *data, size_t size, uint32_t most_repeated, Part *properties, uint8_t *flags,
                            size_t *body_at) noexcept nogil:
     """Check a PUBLISH's properties and step over them. False: they need the full codec (or are wrong).
 
-    `most_user`: the full codec refuses more user properties than this.
+    `most_repeated`: the full codec refuses more properties of one kind than this.
     """
-    cdef uint32_t length, seen = 0
+    cdef uint32_t length
+    cdef uint64_t seen = 0
     cdef size_t at = 0
-    cdef uint8_t identifier
+    cdef uint8_t identifier, code
     cdef Py_ssize_t value
     cdef int length_bytes = read_varint(data, size, &length)
     if length_bytes <= 0 or length_bytes + length > size:
@@ -177,19 +168,20 @@ cdef bint plain_properties(const char *data, size_t size, uint32_t most_user, Pa
     data += length_bytes
     while at < length:
         identifier = <uint8_t>data[at]
-        value = property_size(identifier, data + at + 1, length - at - 1)
+        code = property_codes[identifier]
+        value = plain_value_bytes(code, data + at + 1, length - at - 1)
         if value < 0:
             return False
-        if identifier == 0x26:
-            if is_receipt(data + at + 1, value) or not most_user:
+        if code & REPEATS_BIT:
+            if identifier == USER_PROPERTY and is_receipt(data + at + 1, value) or not most_repeated:
                 return False
-            most_user -= 1
+            most_repeated -= 1
         else:
-            if seen & (<uint32_t>1 << identifier):
+            if seen >> identifier & 1:
                 return False
-            seen |= <uint32_t>1 << identifier
+            seen |= <uint64_t>1 << identifier
         at += 1 + value
-    if seen & 4:
+    if seen >> MESSAGE_EXPIRY_INTERVAL & 1:
         flags[0] |= FLAG_EXPIRES
     properties[0] = Part(data, length)
     body_at[0] += length_bytes + length
@@ -202,26 +194,12 @@ cdef Py_ssize_t expiry_at(const RecordHeader *record) noexcept nogil:
     cdef size_t at = 0
     cdef Py_ssize_t value
     while at < record.properties_length:
-        if properties[at] == 2:
+        if properties[at] == MESSAGE_EXPIRY_INTERVAL:
             return at + 1
-        value = stored_property_size(<uint8_t>properties[at], properties + at + 1)
+        value = value_bytes(property_codes[<uint8_t>properties[at]], properties + at + 1, record.properties_length - at - 1)
         if value < 0:
             return -1
         at += 1 + value
-    return -1
-
-
-cdef Py_ssize_t stored_property_size(uint8_t identifier, const char *value) noexcept nogil:
-    cdef size_t size
-    if identifier == 0x01:
-        return 1
-    if identifier == 0x02:
-        return 4
-    if identifier in (0x03, 0x08, 0x09, 0x26):
-        size = 2 + (<uint8_t>value[0] << 8 | <uint8_t>value[1])
-        if identifier == 0x26:
-            size += 2 + (<uint8_t>value[size] << 8 | <uint8_t>value[size + 1])
-        return size
     return -1
 
 
@@ -303,10 +281,10 @@ cdef size_t write_publish(char *start, const RecordHeader *record, size_t hidden
                 at[expiry + i] = <char>(left >> (24 - 8 * i) & 255)
         at += record.properties_length
         for i in range(id_count):
-            at[0] = 0x0B
+            at[0] = SUBSCRIPTION_IDENTIFIER
             at = write_varint(at + 1, ids[i])
         if alias:
-            at[0], at[1], at[2] = 0x23, <char>(alias >> 8), <char>(alias & 255)
+            at[0], at[1], at[2] = TOPIC_ALIAS, <char>(alias >> 8), <char>(alias & 255)
             at += 3
     if not with_payload:
         return at - start

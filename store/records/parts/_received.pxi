@@ -233,45 +233,46 @@ cdef const char *answer_topic_fault(const unsigned char *topic, size_t size) noe
     return topic_fault(topic, size)
 
 
-cdef const char *string_fault(const unsigned char *data, size_t room, bint is_text, size_t *size) noexcept nogil:
-    """The same for a property's value that begins with its length; `size`: of both."""
-    size[0] = 2
-    if room >= 2:
-        size[0] += <size_t>data[0] << 8 | data[1]
-    if room < size[0]:
-        return b"properties that are cut off"
-    return text_fault(data + 2, size[0] - 2) if is_text else NULL
+cdef const char *value_fault(int form, const unsigned char *value, size_t size) noexcept nogil:
+    """Why no property of this form may have this value, which is whole, or NULL."""
+    cdef size_t second
+    cdef const char *reason
+    if form == ZERO_OR_ONE and value[0] > 1:
+        return b"property that is neither 0 nor 1"
+    if form == TEXT:
+        return text_fault(value + 2, size - 2)
+    if form == TOPIC:
+        return answer_topic_fault(value + 2, size - 2)
+    if form == TWO_TEXTS:
+        second = length_prefixed(<const char *>value)
+        reason = text_fault(value + 2, second - 2)
+        return reason if reason != NULL else text_fault(value + second + 2, size - second - 2)
+    return NULL
 
 
 cdef const char *properties_fault(const unsigned char *data, size_t size) noexcept nogil:
     """Why these are not the properties of a PUBLISH as they are stored, or NULL."""
-    cdef size_t at = 0, length = 0
+    cdef size_t at = 0
+    cdef Py_ssize_t length
     cdef uint64_t seen = 0
-    cdef unsigned char identifier
-    cdef const char *reason = NULL
+    cdef unsigned char identifier, code
+    cdef const char *reason
     while at < size:
         identifier = data[at]
+        code = property_codes[identifier]
         at += 1
-        if identifier == 0x01 or identifier == 0x02:
-            length = 1 if identifier == 0x01 else 4
-            if size - at < length:
-                reason = b"properties that are cut off"
-        elif identifier == 0x03 or identifier == 0x08 or identifier == 0x09:
-            reason = string_fault(data + at, size - at, identifier != 0x09, &length)
-            if reason == NULL and identifier == 0x08:
-                reason = answer_topic_fault(data + at + 2, length - 2)
-        elif identifier == 0x26:
-            reason = string_fault(data + at, size - at, True, &length)
-            if reason == NULL:
-                at += length
-                reason = string_fault(data + at, size - at, True, &length)
-        else:
+        if not code & STORED_BIT:
             return b"property that a stored message cannot have"
+        length = value_bytes(code, <const char *>data + at, size - at)
+        if length < 0:
+            return b"properties that are cut off"
+        reason = value_fault(code & FORM_BITS, data + at, length)
         if reason != NULL:
             return reason
-        if identifier != 0x26 and seen >> identifier & 1:
-            return b"property given twice"
-        seen |= <uint64_t>1 << identifier
+        if not code & REPEATS_BIT:
+            if seen >> identifier & 1:
+                return b"property given twice"
+            seen |= <uint64_t>1 << identifier
         at += length
     return NULL
 
