@@ -58,8 +58,7 @@ class MessageStore:
         already.
         """
         self.settings = settings
-        opened = opened or OpenStore(settings, on_safe, on_replayed, opens)
-        opened.on_safe = on_safe
+        opened = opened.handed_to(on_safe) if opened else OpenStore(settings, on_safe, on_replayed, opens)
         self._opened = opened
         self.replayed_bytes = opened.replayed_bytes
         self._next_index_write = 0.0

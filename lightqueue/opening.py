@@ -1,5 +1,7 @@
 """Opens a data folder: its log, its index, and the state that both lead to."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -35,7 +37,7 @@ class OpenStore:
         """`on_replayed` is told how much of the log was replayed, of how much. `opens` the log. `follows`: more is to
         be replayed, so the state is not settled.
         """
-        self.on_safe = on_safe
+        self._on_safe = on_safe
         self.replayed_bytes = 0
         self.epoch = 0  # in which this store leads its cluster; 0: it has none
         self._settings = settings
@@ -55,8 +57,13 @@ class OpenStore:
                 self.index, self.state = self._projected(on_replayed)
             undo.pop_all()
 
+    def handed_to(self, on_safe: Callable[[], None]) -> OpenStore:
+        """Have a new owner, whose `on_safe` is called from now on."""
+        self._on_safe = on_safe
+        return self
+
     def _said_safe(self) -> None:
-        self.on_safe()
+        self._on_safe()
 
     def _projected(self, on_replayed: Callable[[int, int], None]) -> tuple[Index, Projection]:
         """The index, and the state that the log makes of it. One that turns out to be damaged is built again."""

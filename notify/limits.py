@@ -10,7 +10,7 @@ from store.errors import StoreError
 from store.state.bans import BanState
 from store.state.changes import BanKind
 from store.state.usage import Counted
-from store.wire.operator_messages import BanInfo, BansTold
+from store.wire.operator_messages import BanInfo, BansTold, LoginEnd
 
 BANS_PER_FRAME = 1_000
 
@@ -23,6 +23,13 @@ class StoreBans(Protocol):
 
     def made(self, kind: BanKind, value: str, until_ms: int, reason: str) -> None:
         """This gateway made a ban by itself."""
+
+
+class LoginCounts(Protocol):
+    """Whoever counts how logins ended in other processes."""
+
+    def take(self, ends: Iterable[LoginEnd]) -> None:
+        """Count these."""
 
 
 class BadBan(StoreError):

@@ -10,8 +10,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import Protocol
 from zlib import crc32
 
+from lightqueue.groups.advances import advances
 from lightqueue.groups.dead_letters import append_dead_letter
 from lightqueue.groups.popped import NOTHING, PoppedMessages, Range, dealt, ranges_of
 from lightqueue.groups.queue_reads import QueueInTier, QueueReads
@@ -29,7 +31,7 @@ from store.records._records import (
 )
 from store.records.records import Attribute, Record, RecordFlag, decode_attributes, read_records
 from store.state import expiry
-from store.state.changes import GroupAdvanced, GroupDropped, GroupMade, GroupOffsetReset, HeldRange, encode_change
+from store.state.changes import GroupAdvanced, GroupDropped, GroupMade, GroupOffsetReset, encode_change
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupKey, GroupState, GroupStates, Maker
 from store.state.groups import ConsumerKey, Group, PartitionOffset
@@ -45,7 +47,6 @@ ONE_BY_ONE = 128
 """Messages of one answer that are read one by one, as they come again or expire: each takes some 7 µs."""
 MANY_CHANGES = 8_192  # are written without waiting
 CHANGES_PER_MS = 64  # changes that are written at once where a consumer waits for that, since so few are quick
-RANGES_PER_RECORD = 500
 DEAD_PER_WRITE = 100
 DEAD_BYTES = 1 << 20
 RANGE_BYTES = 40  # what a message adds to an answer besides itself, at most
@@ -295,7 +296,7 @@ class GroupQueue:
         if held or done or positions:
             batch = RecordBatch()
             known = self.queue.next_offset, group.acked_offset, self.settings.partitions
-            for advanced in _advances(state, held, done, positions, known):
+            for advanced in advances(state, held, done, positions, known):
                 batch.append(*encode_change(advanced))
             self._owner.append(batch)
         group.written()
@@ -351,6 +352,13 @@ class GroupQueue:
             self.group.join(key)
 
 
+class GroupHistory(Protocol):
+    """Whoever has what groups are to read and the log has no more."""
+
+    def queue_in_tier(self, queue: GroupQueue) -> QueueInTier | None:
+        """None: there is nothing of it."""
+
+
 class Groups:
     """Owner of the groups of a store."""
 
@@ -364,11 +372,18 @@ class Groups:
         self.append = append
         self.flush_ms = flush_ms
         self.most_bytes = 1 << 62  # of a message that can be handed out; set by the owner of the wire
-        self.tier_of: Callable[[GroupQueue], QueueInTier | None] = lambda group: None
-        """What a tier has of a group's queue; set by the owner of the tier."""
+        self._history: GroupHistory | None = None
         self._states = states
         self._events = RateLimitedLog(log)
         self._groups = {state.key: GroupQueue(self, state) for state in states}
+
+    def read_history(self, history: GroupHistory) -> None:
+        """Have groups read in `history` what the log has no more, from now on."""
+        self._history = history
+
+    def tier_of(self, group: GroupQueue) -> QueueInTier | None:
+        """What a tier has of a group's queue; None: nothing."""
+        return self._history.queue_in_tier(group) if self._history is not None else None
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -485,23 +500,3 @@ def _is_expired(data: bytes, now_ms: int) -> bool:
         return False
     record = next(read_records(memoryview(data)))
     return expiry.age(record.properties, (now_ms - record.timestamp_ms) // 1000) is None
-
-
-def _advances(
-    state: GroupState,
-    held: list[HeldRange],
-    done: list[int],
-    positions: list[tuple[int, int]],
-    known: tuple[int, int, int],
-) -> Iterator[GroupAdvanced]:
-    """One record, or several of bounded size. The positions come last: what they mean depends on what is held.
-
-    `known`: end, acked and partitions of each.
-    """
-    while len(held) > RANGES_PER_RECORD:
-        yield GroupAdvanced(*state.key, (), tuple(held[:RANGES_PER_RECORD]), (), 0, *known)
-        del held[:RANGES_PER_RECORD]
-    while len(done) > 2 * RANGES_PER_RECORD:
-        yield GroupAdvanced(*state.key, (), (), tuple(done[: 2 * RANGES_PER_RECORD]), 0, *known)
-        del done[: 2 * RANGES_PER_RECORD]
-    yield GroupAdvanced(*state.key, tuple(positions), tuple(held), tuple(done), 0, *known)

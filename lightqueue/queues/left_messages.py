@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from store.state.left_by import is_clients
 
@@ -33,10 +33,15 @@ class LeftMessage(NamedTuple):
 
 Allowed = Sequence[bool | None]
 """The answer for each message; None, or a missing one: undecided for now."""
-Judge = Callable[[Sequence[LeftMessage], Callable[[Allowed], None]], bool]
-"""Calls back with the answers, now, later or never. False: no gateway is there to ask."""
 Name = tuple[int, int]
 """due_ms and first_offset of a delayed message, which identify it."""
+
+
+class LeftMessageJudge(Protocol):
+    """Whoever knows which messages may be sent."""
+
+    def ask(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> bool:
+        """Call `then` with the answers, now, later or never. False: no gateway is there to ask."""
 
 
 class _Line:
@@ -69,7 +74,7 @@ class _Line:
     def wait(self, names: Iterable[Name]) -> None:
         self._waiting.extend(names)
 
-    def ask(self, judge: Judge, messages: dict[Name, LeftMessage], now_s: float) -> None:
+    def ask(self, judge: LeftMessageJudge | None, messages: dict[Name, LeftMessage], now_s: float) -> None:
         """Ask about some of these messages now, if no question is open, and about the others later."""
         names = list(messages)
         if not names or self._asked or now_s < self._again_s:
@@ -80,7 +85,7 @@ class _Line:
         self._question += 1
         self._late_s = now_s + ANSWER_S
         answered = partial(self._answered, self._question)
-        if not judge([messages[name] for name in self._asked], answered):
+        if judge is None or not judge.ask([messages[name] for name in self._asked], answered):
             answered(())
 
     def _answered(self, question: int, allowed: Allowed) -> None:
@@ -102,7 +107,7 @@ class LeftMessages:
     """
 
     def __init__(self) -> None:
-        self.judge: Judge = lambda _, __: False
+        self._judge: LeftMessageJudge | None = None
         self.refused = 0
         self._verdicts: dict[Name, bool] = {}
         self._lines = {is_client: _Line(self._verdicts) for is_client in (False, True)}
@@ -110,6 +115,10 @@ class LeftMessages:
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values())) + len(self._verdicts)
+
+    def judged_by(self, judge: LeftMessageJudge | None) -> None:
+        """Have `judge` asked from now on; None: nobody is there to ask."""
+        self._judge = judge
 
     @property
     def is_full(self) -> bool:
@@ -142,4 +151,4 @@ class LeftMessages:
         """Ask about some of these messages now, where no question is open, and about the others later."""
         for is_client, line in self._lines.items():
             part = {name: left for name, left in messages.items() if is_clients(left.left_by) is is_client}
-            line.ask(self.judge, part, now_s)
+            line.ask(self._judge, part, now_s)

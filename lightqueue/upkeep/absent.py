@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Protocol
 
 from store.errors import StoreError
 from store.log.clock import Clock
@@ -15,13 +16,20 @@ from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
 from store.state.changes import SessionClosed, SessionEnded, WillFired, WillState, encode_change
 from store.state.deadlines import Deadlines
-from store.state.sessions import NEVER_EXPIRES_S, Sessions, SessionState
+from store.state.sessions import NEVER_EXPIRES_S, PresenceListener, Sessions, SessionState
 
 log = logging.getLogger("penstock.store")
 
 PER_TICK = 500
 RETRY_S = 1
 WILL, EXPIRY = "will", "expiry"
+
+
+class WillCounts(Protocol):
+    """Whoever counts the wills that are sent for users."""
+
+    def count_will(self, state: SessionState, will: WillState) -> tuple[bytes, str]:
+        """The value of a will's attribute COUNTED (empty: none), and why it may not be sent (empty: it may)."""
 
 
 class AbsentSessions:
@@ -42,30 +50,33 @@ class AbsentSessions:
         self._deadlines = Deadlines()
         self._began_s = 0.0
         self._due: list[tuple[str, str]] = []
-        self.count_will: Callable[[SessionState, WillState], tuple[bytes, str]] = _counts_for_nobody
-        """The value of a will's attribute COUNTED (empty: none), and the reason why it may not be sent
-        (empty: none).
-        """
+        self._presence_listener: PresenceListener | None = None
+        self._will_counts: WillCounts | None = None
         self.expired = 0  # sessions whose expiry interval passed
 
-    def begin(self, presence_changed: Callable[[str], None], waited_for: frozenset[str] = frozenset()) -> None:
+    def count_wills(self, counts: WillCounts) -> None:
+        """Have `counts` say of each will from now on whether it may be sent, and what it counts as."""
+        self._will_counts = counts
+
+    def begin(self, listener: PresenceListener | None = None, waited_for: frozenset[str] = frozenset()) -> None:
         """Close the sessions that were connected when the process died, except those of a holder in `waited_for`.
 
-        From here on `presence_changed(client_id)` is called when an applied record changes a session's holder or ends
-        it.
+        `listener` is told of presence from here on.
         """
-
-        def changed(client_id: str) -> None:
-            self.look_at(client_id)
-            presence_changed(client_id)
-
         self._began_s = self._clock.now_s()
-        self._sessions.presence_changed = changed
+        self._presence_listener = listener
+        self._sessions.listen(presence=self)
         for state in self._sessions:
             self.look_at(state.client_id)
         with suppress(StoreError):  # on a full disk they stay open until a gateway claims them
             self.close(state for state in self._sessions if state.connected and state.holder not in waited_for)
             self.do_due()
+
+    def presence_changed(self, client_id: str) -> None:
+        """As a PresenceListener of the sessions: a record changed a session's holder, or ended it."""
+        self.look_at(client_id)
+        if self._presence_listener is not None:
+            self._presence_listener.presence_changed(client_id)
 
     def close(self, states: Iterable[SessionState]) -> None:
         """Close sessions whose holder is gone without a word. Raises a StoreError."""
@@ -162,7 +173,7 @@ class AbsentSessions:
         will = state.will
         if will is None:
             return
-        counted, fault = self.count_will(state, will)
+        counted, fault = self._will_counts.count_will(state, will) if self._will_counts is not None else (b"", "")
         if fault:
             self._events.warning("will", "will of client %s not sent: %s", state.client_id, fault)
             batch.append(*encode_change(WillFired(state.client_id)))
@@ -218,7 +229,3 @@ class AbsentSessions:
     def _cancel(self, client_id: str) -> None:
         self._deadlines.cancel((WILL, client_id))
         self._deadlines.cancel((EXPIRY, client_id))
-
-
-def _counts_for_nobody(_: SessionState, __: WillState) -> tuple[bytes, str]:
-    return b"", ""

@@ -120,6 +120,13 @@ class Table:
 # --- the queues of one gateway
 
 
+class WatchWriter(Protocol):
+    """Whoever publishes what a gateway watches."""
+
+    def watches_changed(self) -> None:
+        """There are changes to write."""
+
+
 class Watched:
     """The queues that a gateway follows, by name, and their changes where those are published."""
 
@@ -127,9 +134,13 @@ class Watched:
         """`queues`: the followed queues, now and later."""
         self._queues = queues
         self._by_name: dict[bytes, Queue] | None = None  # made when first needed: only with broadcast
-        self.changed: Callable[[], None] | None = None  # called when there are changes to write
+        self._writer: WatchWriter | None = None
         self.is_all_new = True  # more has changed than is kept here
         self._changes: dict[bytes, bool] = {}  # name → whether it is watched now
+
+    def written_by(self, writer: WatchWriter) -> None:
+        """Have `writer` publish all that is watched, and the changes from now on."""
+        self._writer = writer
 
     def find(self, name: bytes) -> Queue | None:
         if self._by_name is None:
@@ -163,16 +174,16 @@ class Watched:
         self._begin_anew()
 
     def _note(self, queue: Queue, is_watched: bool) -> None:
-        if self.changed is None or self.is_all_new:
+        if self._writer is None or self.is_all_new:
             return
         self._changes[name_of(queue)] = is_watched
         if len(self._changes) > MOST_CHANGES:
             self._begin_anew()
         else:
-            self.changed()
+            self._writer.watches_changed()
 
     def _begin_anew(self) -> None:
         self._changes.clear()
         self.is_all_new = True
-        if self.changed is not None:
-            self.changed()
+        if self._writer is not None:
+            self._writer.watches_changed()

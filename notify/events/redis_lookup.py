@@ -151,7 +151,11 @@ class RedisEntry(_Link):
         self._watched = watched
         self._lease_ms = lease_ms
         self._changed = asyncio.Event()
-        watched.changed = self._changed.set
+        watched.written_by(self)
+
+    def watches_changed(self) -> None:
+        """As a WatchWriter: write the changes, in the next turn of the loop."""
+        self._changed.set()
 
     async def close(self) -> None:
         """Take it out again: from now on no gateway is told."""

@@ -48,7 +48,7 @@ class Claims:
         self._claims: dict[str, deque[_Claim]] = {}
         self.freed: list[str] = []  # sessions that other members wait for
         # Sessions that were connected to any other member when the last process died are connected no more.
-        messages.absent.begin(self._presence_changed, frozenset(returning))
+        messages.absent.begin(self, frozenset(returning))
         for state in messages.sessions:
             if state.connected and state.holder in returning:
                 self._holders[state.client_id] = holder_of(returning[state.holder], state.user)
@@ -223,8 +223,8 @@ class Claims:
         self._quotas.holds(client_id, claim.claimant.user)
         claim.then(state)
 
-    def _presence_changed(self, client_id: str) -> None:
-        """Called while records are applied: nothing may be stored now."""
+    def presence_changed(self, client_id: str) -> None:
+        """As a PresenceListener: a record changed a session's holder, or ended it. Nothing may be stored now."""
         state = self._messages.sessions.get(client_id)
         if state is not None:
             self._quotas.unlogged.lets_go(client_id)

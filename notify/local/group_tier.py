@@ -179,7 +179,7 @@ class GroupTier:
         self._messages = messages
         self._pages: OrderedDict[int, tuple[GroupPages, TierPage]] = OrderedDict()  # the oldest first
         self._used_bytes = 0
-        messages.groups.tier_of = self._queue_in_tier
+        messages.groups.read_history(self)
 
     @property
     def has_more(self) -> bool:
@@ -194,7 +194,8 @@ class GroupTier:
         is_there = queue_offset < queue.queue.next_offset
         return self._messages.queues.log_offset_at(queue.queue, queue_offset) if is_there else 0
 
-    def _queue_in_tier(self, queue: GroupQueue) -> GroupPages | None:
+    def queue_in_tier(self, queue: GroupQueue) -> GroupPages | None:
+        """As a GroupHistory."""
         return GroupPages(self, queue) if self.has(queue.state.topic_filter) else None
 
     def added(self, pages: GroupPages, page: TierPage) -> None:

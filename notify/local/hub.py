@@ -6,13 +6,14 @@ that grew is told once a turn, however much it grew, and a member that asks late
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from notify.events.lookup import Lookup, name_of
 from notify.facts import ServerFacts
+from notify.limits import LoginCounts
 from notify.local.claims import Claims
 from notify.local.consumers import Consumers
 from notify.local.limits import GatewayPace, LocalBans
@@ -102,12 +103,11 @@ class Hub:
         self.followers = Followers(messages.queues)
         self.bans = LocalBans(messages, self.tell, audit or Audit())
         self.quotas = UserQuotas(messages, quotas)
-        self.count_logins: Callable[[LoginsEnded], object] = lambda ended: None
-        """Is told how logins ended at gateways in other processes, if this one has doors of its own."""
+        self._login_counts: LoginCounts | None = None
         self._members: list[Member] = []
         self._going_on: Member | None = None  # until it joins
         self.judges = Judges(lambda: [member.sessions for member in self._members])
-        messages.dispatching.left.judge = self.judges.ask
+        messages.dispatching.left.judged_by(self.judges)
         self.consumers = Consumers(messages, self.followers, self.join, self.settle, self.tier, quotas)
         self.pace = GatewayPace(self._tell_gateways)
         self.returning: dict[str, Member] = {}  # by name: who has yet to come back, with the sessions it had
@@ -233,10 +233,14 @@ class Hub:
         for member in list(self._members):
             member.sessions.told(message)
 
+    def count_logins(self, counts: LoginCounts) -> None:
+        """This process has doors of its own: `counts` is told how logins end at gateways in other processes."""
+        self._login_counts = counts
+
     def logins_ended(self, ended: LoginsEnded, at: Member | None = None) -> None:
         """All other doors count them. `at`: the gateway whose door it was; None: a door of this process."""
-        if at is not None:
-            self.count_logins(ended)
+        if at is not None and self._login_counts is not None:
+            self._login_counts.take(ended.ends)
         self._tell_gateways(ended, but=at)
 
     def _tell_gateways(self, message: Slow | LoginsEnded, but: Member | None = None) -> None:

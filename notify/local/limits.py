@@ -33,9 +33,13 @@ class LocalBans:
         self._states = messages.bans
         self._changed: dict[BanKey, None] = {}
         self._watchers: list[Callable[[BansTold], object]] = []
-        self._states.changed = lambda key: self._changed.setdefault(key, None)
+        self._states.listen(self)
         self._second = 0
         self._made = 0
+
+    def ban_changed(self, key: BanKey) -> None:
+        """As a BanListener: noted, and told once the append that it comes from is over."""
+        self._changed.setdefault(key, None)
 
     def in_force(self) -> list[BanState]:
         now_ms = self._messages.now_ms()

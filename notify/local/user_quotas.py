@@ -201,9 +201,9 @@ class UserQuotas:
         self._taking: list[tuple[Counted, Hashable]] = []  # what was granted of the messages that are looked at
         self._serial = 0  # of delayed messages, which have no name before they are in the log
         self.unlogged = Unlogged()
-        messages.usage.was_counted = self._was_counted
-        messages.sessions.was_subscribed = self._was_subscribed
-        messages.absent.count_will = self._take_will
+        messages.usage.listen(self)
+        messages.sessions.listen(subscriptions=self)
+        messages.absent.count_wills(self)
 
     @property
     def counted(self) -> Counted:
@@ -314,7 +314,7 @@ class UserQuotas:
         granted.add(item, self._clock() + PENDING_S, used)
         self._taking.append((counted, item))
 
-    def _was_counted(self, counted: Counted, item: bytes, user: str) -> None:
+    def was_counted(self, counted: Counted, item: bytes, user: str) -> None:
         """The log has it."""
         if not self._granted:
             return
@@ -337,7 +337,7 @@ class UserQuotas:
             name_of_setting, who = f"quota.namespace_{name}", shown(namespace)
         return f"{name_of_setting}: {who} has {used} {NAMES[name]}, and may have no more than {most}"
 
-    def _take_will(self, session: SessionState, will: WillState) -> tuple[bytes, str]:
+    def count_will(self, session: SessionState, will: WillState) -> tuple[bytes, str]:
         """Grant a will that is sent now: the value of its attribute COUNTED, and why it may not be sent."""
         user = session.user or namespace_of(session.client_id).prefix
         if not user and not will.left_by and self.bounds_default:  # an anonymous client's, where users are not known
@@ -445,7 +445,7 @@ class UserQuotas:
             return number + sessions.subscriptions_of_namespace(namespace) + self.unlogged.subscriptions_in(namespace)
         return number + sessions.subscriptions_of[counting.key] + self.unlogged.subscriptions_of(counting.key)
 
-    def _was_subscribed(self, session: SessionState, topic_filter: str) -> None:
+    def was_subscribed(self, session: SessionState, topic_filter: str) -> None:
         """The log has it."""
         if not self._granted:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from notify.api import SessionListener
-from notify.limits import MessageTaken, SubscriptionsTaken, state_of
+from notify.limits import LoginCounts, MessageTaken, SubscriptionsTaken, state_of
 from store.state.bans import BanKey, BanState
 from store.state.changes import BanKind
 from store.state.usage import NOTHING, Counted
@@ -13,7 +13,7 @@ from store.wire.base import WireMessage
 from store.wire.client.requests import Answered, Outcome
 from store.wire.handshake import LOGINS_VERSION, OPERATORS_VERSION, PACING_VERSION
 from store.wire.messages import Welcome
-from store.wire.operator_messages import BanMade, BansTold, Disconnect, LoginEnd, LoginsEnded
+from store.wire.operator_messages import BanMade, BansTold, Disconnect, LoginsEnded
 from store.wire.pace_messages import Behind, Slow
 from store.wire.quota_messages import LiveSubscriptions, TakeMessage, Taken, TakeSubscriptions
 
@@ -26,8 +26,11 @@ class RemoteBans:
         self._states: dict[BanKey, BanState] = {}
         self._tell = tell
         self._welcome = welcome
-        self.count_logins: Callable[[Sequence[LoginEnd]], object] = lambda ends: None
-        """Is told how logins ended at other doors."""
+        self._login_counts: LoginCounts | None = None
+
+    def count_logins(self, counts: LoginCounts) -> None:
+        """Have `counts` told how logins end at other doors, from now on."""
+        self._login_counts = counts
 
     def in_force(self) -> list[BanState]:
         return list(self._states.values())
@@ -51,7 +54,8 @@ class RemoteBans:
         if isinstance(message, BansTold):
             self._take(message, listener)
         elif isinstance(message, LoginsEnded):
-            self.count_logins(message.ends)
+            if self._login_counts is not None:
+                self._login_counts.take(message.ends)
         elif isinstance(message, Disconnect):
             listener.told(message)
         else:

@@ -8,6 +8,7 @@ import os
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from notify.links.address import StoreAddress
 from notify.links.tls import WANTS_CERTIFICATE, fault_of_store
@@ -32,6 +33,13 @@ REMEDIES: dict[str, str] = {
 }
 
 
+class StoreSuccessor(Protocol):
+    """Whoever takes another process's place at the store."""
+
+    def serves(self, welcome: Welcome) -> None:
+        """The store let this process in; nothing came of it so far. Raises WireError if it came too late."""
+
+
 class StoreLink(AsyncioLink):
     """Owner of the connection that a RemoteStore uses. run() keeps it up."""
 
@@ -48,9 +56,12 @@ class StoreLink(AsyncioLink):
         super().__init__(address, TIMES, log)
         self._gateway = Hello(list(VERSIONS), Role.GATEWAY, name, token)
         self._make_tls = tls
-        self.takes_over: Callable[[Welcome], None] | None = None
-        """Is told of the first Welcome, before anything comes of it; may raise WireError."""
+        self._successor: StoreSuccessor | None = None
         self.store = store_of(self)
+
+    def take_place(self, successor: StoreSuccessor) -> None:
+        """This process takes the place of another one: `successor` is told of the next Welcome."""
+        self._successor = successor
 
     def _hello(self) -> Hello:
         return self._gateway
@@ -61,9 +72,9 @@ class StoreLink(AsyncioLink):
     def _connected(self, welcome: Welcome) -> None:
         self._why = "the connection was closed"
         self.store.heard_s = self._session.pinged_s
-        if self.takes_over is not None:
-            takes_over, self.takes_over = self.takes_over, None
-            takes_over(welcome)
+        if self._successor is not None:
+            successor, self._successor = self._successor, None
+            successor.serves(welcome)
         self.store.connected(welcome)
 
     def _received(self, frame: Frame) -> None:

@@ -28,6 +28,7 @@ from notify.requests.users import Permission, UserJudge
 from notify.server.applying import ApplyingSteps
 from notify.server.arrival import Arrival
 from notify.server.conversation import Conversation
+from notify.server.lead import StoreLead
 from notify.server.line import WireCounters
 from notify.server.peers import Peers
 from notify.server.rights_review import OpenRights, RightsReview
@@ -98,8 +99,7 @@ class StoreServer:
         self.review = RightsReview(self._loop.call_soon)
         self._applying = ApplyingSteps(self.hub, self._loop.call_soon, self._do_upkeep, self._not_applied)
         self.is_stopping = False
-        self.why_not_serving: Callable[[], str] | None = None
-        """Of a store in a cluster: why it may not answer now; empty: it may. None: nothing can take that from it."""
+        self._lead: StoreLead | None = None  # None: nothing can take it from this store
 
     # --- listening
 
@@ -154,14 +154,22 @@ class StoreServer:
 
     def safe_advanced(self) -> None:
         self.hub.safe_advanced()
-        if self.why_not_serving is not None:
+        if self._lead is not None:
             for connection in self.connections:
                 if connection.is_withholding:
                     self.wake(connection)
 
+    def led_by(self, lead: StoreLead) -> None:
+        """This store is one of a cluster: it answers as long as `lead` says so."""
+        self._lead = lead
+
+    def why_not_serving(self) -> str:
+        """Why this store may not answer now; empty: it may."""
+        return self._lead.why_not_serving() if self._lead is not None else ""
+
     def is_let_go(self) -> bool:
         """Whether this store may not answer now. Then its connections end at once, without a word that may be wrong."""
-        if self.why_not_serving is None or not (why := self.why_not_serving()):
+        if not (why := self.why_not_serving()):
             return False
         if self.connections:
             self.events.warning("cluster", "%s; all connections end", why)
@@ -323,7 +331,7 @@ class WireConnection(asyncio.Protocol):
             return
         server.connections_total += 1
         limit = self._limit_passed(transport)
-        if server.why_not_serving is not None and (why := server.why_not_serving()):
+        if why := server.why_not_serving():
             transport.write(encode(Refused(RefusedReason.NOT_LEADER, why)))
             transport.close()
             return

@@ -182,7 +182,7 @@ def _broker(gateway: GatewayParts, store: RemoteStore, closing: AsyncExitStack) 
     access = judging.start(closing, audit)
     if access is not None:
         shared = SharedAttempts(access.attempts, store.bans.logins_ended, loop.time, loop.call_soon)
-        store.bans.count_logins = shared.take
+        store.bans.count_logins(shared)
     broker = Broker(store, settings.gateway, loop, access, settings.quota, audit)
     closing.callback(broker.close)
     broker.store_events.facts = _facts(settings, broker, store)
@@ -219,7 +219,7 @@ async def _take_over(
 
 async def _take_place(successor: Successor, link: StoreLink, moving: MovingIn, listeners: Listeners) -> None:
     """Connect to the store in the old process's place, and serve. Raises HandOverFailed."""
-    link.takes_over = successor.serves
+    link.take_place(successor)
     try:
         async with asyncio.timeout(CONNECT_S):
             await link.welcomed.wait()

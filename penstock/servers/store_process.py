@@ -134,7 +134,7 @@ async def _serve(
         of_namespaces = tokens_of_namespaces(settings.wire)
         server = serving = StoreServer(hub, settings.wire, tokens, audit, of_namespaces=of_namespaces)
         if cluster is not None:
-            serving.why_not_serving = cluster.why_not_serving
+            serving.led_by(cluster)
         _judge_clients(serving, judging, of_namespaces, closing)
         closing.push_async_callback(_close, server, messages)
         hub.facts = ProcessFacts(settings, lambda: read_steps(serving), serving.unready, messages.health)
@@ -204,7 +204,7 @@ def _judge_clients(
         return
     loop = asyncio.get_running_loop()
     shared = SharedAttempts(access.attempts, server.hub.logins_ended, loop.time, loop.call_soon)
-    server.hub.count_logins = lambda ended: shared.take(ended.ends)
+    server.hub.count_logins(shared)
     server.hub.judges.judge_clients_by(LeftJudge(access, server.events, server.audit, Counter()).judge)
 
     def again() -> None:

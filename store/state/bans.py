@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 import msgspec
 
@@ -36,18 +37,32 @@ class BanState(msgspec.Struct, array_like=True, frozen=True):
         return not self.until_ms or now_ms < self.until_ms
 
 
+class BanListener(Protocol):
+    """Whoever is told of bans that records change."""
+
+    def ban_changed(self, key: BanKey) -> None:
+        """A ban was set, lifted or dropped. Called while a record is applied: nothing may be stored now."""
+
+
 class BanStates:
     """Owner of all BanState, MOST_BANS at most."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._dirty: set[BanKey] = set()
-        self.changed: Callable[[BanKey], object] = lambda _: None
-        """Called while a record is applied: nothing may be stored then."""
+        self._listener: BanListener | None = None
         decode = msgspec.msgpack.Decoder(BanState).decode
         self._encode = msgspec.msgpack.Encoder().encode
         found = (decode(value) for _, value in index.scan(KEY_PREFIX, KEY_END))
         self._states = {state.key: state for state in sorted(found, key=lambda state: state.set_ms)}  # oldest first
+
+    def listen(self, listener: BanListener) -> None:
+        """`listener` is told of each change from now on."""
+        self._listener = listener
+
+    def _changed(self, key: BanKey) -> None:
+        if self._listener is not None:
+            self._listener.ban_changed(key)
 
     def __len__(self) -> int:
         return len(self._states)
@@ -69,7 +84,7 @@ class BanStates:
             state = BanState(*key, until_ms, reason, change.set_by, change.automatic, timestamp_ms)
             self._states[key] = state
         self._dirty.add(key)
-        self.changed(key)
+        self._changed(key)
 
     def _make_room(self, now_ms: int) -> None:
         """What is over goes; if nothing is, the oldest automatic ban, else the oldest."""
@@ -78,7 +93,7 @@ class BanStates:
             gone = [next((key for key, state in self._states.items() if state.automatic), next(iter(self._states)))]
         for key in gone:
             self._remove(key)
-            self.changed(key)
+            self._changed(key)
 
     def _remove(self, key: BanKey) -> None:
         if self._states.pop(key, None) is not None:

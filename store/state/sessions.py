@@ -7,6 +7,7 @@ known beyond it (QoS 2 packet identifiers, messages outside any queue) is in `se
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Protocol
 
 import msgspec
 
@@ -97,6 +98,20 @@ def is_held(subscription: SubscriptionState) -> bool:
     return subscription.qos > 0 and not is_shared(subscription.topic_filter)
 
 
+class PresenceListener(Protocol):
+    """Whoever is told which sessions got or lost their connection."""
+
+    def presence_changed(self, client_id: str) -> None:
+        """A record changed the holder of a session or its will, or ended it. Nothing may be stored now."""
+
+
+class SubscriptionListener(Protocol):
+    """Whoever is told what sessions subscribe."""
+
+    def was_subscribed(self, session: SessionState, topic_filter: str) -> None:
+        """A record gave a session this subscription. Nothing may be stored now."""
+
+
 class Sessions:
     """Owner of all SessionState. `hold` and `release` are told which filters' messages have to be kept; from which
     log_offset on, if no session held them so far.
@@ -109,9 +124,8 @@ class Sessions:
         self._dirty: set[str] = set()
         self._releasing: deque[Iterator[str]] = deque()  # filters that ended sessions had held
         self._sessions: dict[str, SessionState] = {}
-        self.presence_changed: Callable[[str], None] = _nobody_asks
-        self.was_subscribed: Callable[[SessionState, str], object] = lambda *_: None
-        """Called while a record is applied, with a session and a filter: nothing may be stored then."""
+        self._presence_listener: PresenceListener | None = None
+        self._subscription_listener: SubscriptionListener | None = None
         self.subscription_count = 0
         self.shares: Counter[str] = Counter()  # sessions by the shared subscription that they have
         self.users: Counter[str] = Counter()  # sessions by the user who owns them; "": by anonymous clients
@@ -134,6 +148,13 @@ class Sessions:
             self._hold_all(session, 0)  # their queues are there and know where they began
         self._has_gap = self.gap > 0  # what is applied may be without what came before
         self._encode = msgspec.msgpack.Encoder().encode
+
+    def listen(
+        self, *, presence: PresenceListener | None = None, subscriptions: SubscriptionListener | None = None
+    ) -> None:
+        """These are told from now on; None: whoever was told before goes on."""
+        self._presence_listener = presence or self._presence_listener
+        self._subscription_listener = subscriptions or self._subscription_listener
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -197,8 +218,8 @@ class Sessions:
             self._end(client_id)
         elif (session := self._sessions.get(client_id) or self._found(change, log_offset)) is not None:
             self._apply_to(session, change, log_offset, timestamp_ms)
-        if isinstance(change, PRESENCE):
-            self.presence_changed(client_id)
+        if self._presence_listener is not None and isinstance(change, PRESENCE):
+            self._presence_listener.presence_changed(client_id)
 
     def _apply_to(self, session: SessionState, change: Change, log_offset: int, timestamp_ms: int) -> None:
         match change:
@@ -303,7 +324,8 @@ class Sessions:
         subscription = msgspec.structs.replace(subscription, since=since)
         session.subscriptions[subscription.topic_filter] = subscription
         self._count_subscription(session, 1)
-        self.was_subscribed(session, subscription.topic_filter)
+        if self._subscription_listener is not None:
+            self._subscription_listener.was_subscribed(session, subscription.topic_filter)
         if is_shared(subscription.topic_filter):
             _count(self.shares, subscription.topic_filter, 1)
         if is_held(subscription) and session.session_expiry_interval:
@@ -402,10 +424,6 @@ def _pay(session: SessionState, log_offset: int) -> None:
         if owed.log_offset == log_offset:
             del session.owed[i]
             return
-
-
-def _nobody_asks(_: str) -> None:
-    pass
 
 
 def _count(counter: Counter[str], key: str, number: int) -> None:

@@ -8,10 +8,9 @@ counted when it was stored is here; what has no owner costs nothing.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from enum import IntFlag
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from store.log.index import Index
 from store.namespaces import MARK, namespace_of
@@ -65,6 +64,13 @@ def delayed_item(due_ms: int, first_offset: int) -> bytes:
     return due_ms.to_bytes(8, "big") + first_offset.to_bytes(8, "big")
 
 
+class UsageListener(Protocol):
+    """Whoever is told of items that records count."""
+
+    def was_counted(self, counted: Counted, item: bytes, user: str) -> None:
+        """A record counts this item for a user. Nothing may be stored now."""
+
+
 class Usage:
     """Owner of both. What the index does not have of owners is in `_fresh`, oldest first, with the log_offset of it."""
 
@@ -82,8 +88,11 @@ class Usage:
             self._count_namespace(key[1], key[2:], used)
         self._staged: list[bytes] = []
         self._staged_used: dict[bytes, Used] = {}
-        self.was_counted: Callable[[Counted, bytes, str], object] = lambda *_: None
-        """Called while a record is applied, with what it counts as, which, and the user: nothing may be stored then."""
+        self._listener: UsageListener | None = None
+
+    def listen(self, listener: UsageListener) -> None:
+        """`listener` is told of each item that is counted from now on."""
+        self._listener = listener
 
     def used(self, counted: Counted, user: str) -> Used:
         return self._used.get(bytes((counted,)) + user.encode(), UNUSED)
@@ -111,7 +120,8 @@ class Usage:
         """It is this user's from now on."""
         key = _key(counted, item)
         self._change(key, size_bytes.to_bytes(8, "big") + user.encode(), log_offset)
-        self.was_counted(counted, item, user)
+        if self._listener is not None:
+            self._listener.was_counted(counted, item, user)
 
     def remove(self, counted: Counted, item: bytes, log_offset: int) -> None:
         """It is gone, or counts for no user."""

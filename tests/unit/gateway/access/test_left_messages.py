@@ -107,6 +107,24 @@ def test_a_delayed_message(bench: Bench, is_reloaded: bool, restarts: bool) -> N
     )
 
 
+class Hanging:
+    """A judge that does not answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def ask(self, *question: Any) -> bool:
+        self.asked.append(question)
+        return True
+
+
+class Unasked:
+    """A judge that nobody may ask."""
+
+    def ask(self, messages: Any, then: Any) -> bool:
+        pytest.fail("asked")
+
+
 def step(bench: Bench, now_s: float) -> None:
     """What is due is looked at until there is nothing more to do at once."""
     while bench.store.dispatching.step(bench.store.now_ms(), now_s):
@@ -121,10 +139,10 @@ def test_nothing_is_sent_that_no_gateway_has_judged(bench: Bench) -> None:
     bench.broker.journal.message("open", b"of nobody", delay_s=11)
     bench.run()
     dispatching = bench.store.dispatching
-    judge, dispatching.left.judge = dispatching.left.judge, lambda messages, then: False
+    dispatching.left.judged_by(None)
     assert sent(bench, 12) == [b"of nobody"]
     assert len(dispatching.left) == 1
-    dispatching.left.judge = judge
+    dispatching.left.judged_by(bench.hub.judges)
     reload(bench)
     step(bench, 1e9)
     step(bench, 1e9)
@@ -136,32 +154,27 @@ def test_nothing_is_sent_that_no_gateway_has_judged(bench: Bench) -> None:
 def test_what_waits_is_asked_about_again(bench: Bench, restarts: bool) -> None:
     """Whether a gateway gives no answer, or the process is killed meanwhile."""
     bench.connect("d", user="a").publish_whole("$delayed/10/gone/a", b"late", qos=1)
-    asked: list[Any] = []
-
-    def hang(*question: Any) -> bool:
-        asked.append(question)
-        return True
-
-    judge, bench.store.dispatching.left.judge = bench.store.dispatching.left.judge, hang
+    hanging = Hanging()
+    bench.store.dispatching.left.judged_by(hanging)
     assert sent(bench, 11) == []
     if restarts:
         bench.restart()
     else:
-        bench.store.dispatching.left.judge = judge
+        bench.store.dispatching.left.judged_by(bench.hub.judges)
         step(bench, time.monotonic() + ANSWER_S)
         step(bench, time.monotonic() + ANSWER_S + RETRY_S)
-        asked[0][1]([True])  # too late to count
+        hanging.asked[0][1]([True])  # too late to count
     assert sent(bench) == [b"late"]
     assert sent(bench, 100) == [b"late"]
 
 
 def test_a_delayed_message_that_is_cancelled_while_it_waits(bench: Bench) -> None:
     bench.connect("d", user="a").publish_whole("$delayed/10/gone/a", b"late", qos=1)
-    bench.store.dispatching.left.judge = lambda messages, then: False
+    bench.store.dispatching.left.judged_by(None)
     assert sent(bench, 11) == []
     (pending,) = bench.store.delayed.page(0, 0, 10)
     assert bench.store.dispatching.cancel(pending.due_ms, pending.first_offset)
-    bench.store.dispatching.left.judge = lambda messages, then: pytest.fail("asked")
+    bench.store.dispatching.left.judged_by(Unasked())
     step(bench, 1e9)
     assert sent(bench) == []
     assert len(bench.store.dispatching.left) == 0
@@ -230,7 +243,7 @@ def test_many_at_once(bench: Bench) -> None:
 
 def test_without_authentication_nothing_is_asked(start_bench: StartBench) -> None:
     bench = start_bench()
-    bench.store.dispatching.left.judge = lambda messages, then: pytest.fail("asked")
+    bench.store.dispatching.left.judged_by(Unasked())
     client = bench.connect("d", **WILL)
     client.publish_whole("$delayed/1/gone/a", b"late", qos=1)
     client.lose()

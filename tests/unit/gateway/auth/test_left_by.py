@@ -147,7 +147,7 @@ class Gateway:
         self.is_there = True
         self.asked: list[Any] = []
 
-    def __call__(self, messages: Any, then: Any) -> bool:
+    def ask(self, messages: Any, then: Any) -> bool:
         if self.is_there:
             self.asked.append((messages, then))
         return self.is_there
@@ -161,7 +161,7 @@ def gateway() -> Gateway:
 @pytest.fixture
 def left(gateway: Gateway) -> LeftMessages:
     left = LeftMessages()
-    left.judge = gateway
+    left.judged_by(gateway)
     return left
 
 

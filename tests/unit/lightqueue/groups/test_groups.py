@@ -82,7 +82,7 @@ def test_messages_that_are_looked_at_one_by_one_are_few_in_an_answer(
 def test_the_log_and_the_index_say_the_same(
     stores: Stores, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges_per_record: int
 ) -> None:
-    monkeypatch.setattr("lightqueue.groups.groups.RANGES_PER_RECORD", ranges_per_record)
+    monkeypatch.setattr("lightqueue.groups.advances.RANGES_PER_RECORD", ranges_per_record)
     store = stores()
     found = make(store, GroupSettings(retry_ms=1_000, max_deliveries=2))
     other = make(store, GroupSettings(partitions=3), "t/+")

@@ -22,12 +22,13 @@ def test_neither_kind_waits_for_the_judges_of_the_other(is_hung: bool) -> None:
     left = LeftMessages()
     questions: list[tuple[Sequence[LeftMessage], Callable[[Allowed], None]]] = []
 
-    def judge(messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> bool:
-        assert len({is_clients(each.left_by) for each in messages}) == 1
-        questions.append((messages, then))
-        return True
+    class Hanging:
+        def ask(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> bool:
+            assert len({is_clients(each.left_by) for each in messages}) == 1
+            questions.append((messages, then))
+            return True
 
-    left.judge = judge
+    left.judged_by(Hanging())
     messages = {**left_messages(is_hung), **left_messages(not is_hung)}
     left.ask(messages, 0.0)  # those that hang are first
     verdicts: dict[Name, bool] = {}

@@ -272,14 +272,24 @@ def test_what_is_said_in_redis_is_as_the_documentation_says() -> None:
 # --- what a gateway watches
 
 
+class Writer:
+    """Counts how often there is something to write."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def watches_changed(self) -> None:
+        self.calls += 1
+
+
 def test_changes_are_merged_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup_module, "MOST_CHANGES", 2)
     queues: dict[Queue, None] = {}
     watched = Watched(queues)
     a, b, c = (queue_named(name, TOPIC, 0) for name in "abc")
     watched.begin(a)
-    calls: list[None] = []
-    watched.changed = lambda: calls.append(None)
+    writer = Writer()
+    watched.written_by(writer)
     queues[a] = None
     assert watched.is_all_new, "nothing was written down yet"
     assert watched.names() == [b"0a"]
@@ -291,7 +301,7 @@ def test_changes_are_merged_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     watched.end(a)
     watched.end(b)
     watched.begin(c)
-    assert len(calls) == 6
+    assert writer.calls == 6
     assert watched.take_changes() == ([], []), "too much for that"
     assert watched.is_all_new
 

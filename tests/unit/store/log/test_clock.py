@@ -86,7 +86,7 @@ def test_endless_jumps_are_bounded(times: Times) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
     store = MessageStore(small(tmp_path))
-    store.absent.begin(lambda client_id: None)
+    store.absent.begin()
     yield store
     store.close()
 

@@ -169,7 +169,7 @@ def test_subscriptions_of_a_namespace_are_those_of_its_sessions(stores: Stores, 
 def test_a_will_counts_when_it_is_sent_and_one_too_many_is_not(stores: Stores) -> None:
     store = stores()
     quotas = UserQuotas(store, QuotaLimits(UserLimits(retained=1), UserLimits(topics=2)))
-    store.absent.begin(lambda _: None)
+    store.absent.begin()
     wills = [("c1", "a", "w/1"), ("c2", "a", "w/2"), ("c3", "b", "w/3"), ("c4", "", "w/4"), ("c5", "", "w/5")]
     wills += [(f"$ns:acme/c{number}", "", f"$ns:acme/w/{number}") for number in range(3)]
     for client_id, user, topic in wills:
