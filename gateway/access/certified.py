@@ -14,11 +14,11 @@ from notify.steps import Steps
 from store.state.deadlines import Deadlines
 
 JUDGED_AT_A_TIME = 10
-"""In one turn: each takes some 20 µs."""
+"""Certificates that are judged in one turn: each takes some 20 µs."""
 MOST_AHEAD_S = 10 * 365 * 24 * 3600
 
 WhyOut = Callable[[bytes], str]
-"""Why a certificate (DER) does not count any more; empty: it does."""
+"""Returns the reason why a certificate (DER) is no longer accepted; empty: it is accepted."""
 
 
 class CertificateHolder(Protocol):
@@ -40,7 +40,7 @@ class Certified:
         soon: Callable[[Callable[[], None]], object],
         tell: Callable[[], object],
     ) -> None:
-        """`tell` is called for each that is ended since its certificate counts no more."""
+        """`tell` is called for each connection that is ended because its certificate is no longer accepted."""
         self._deadlines = deadlines
         self._now_s = now_s
         self._soon = soon
@@ -53,7 +53,10 @@ class Certified:
         return len(self._holders)
 
     def add(self, holder: CertificateHolder, certificate: dict[str, Any], epoch: int) -> str:
-        """Why it may not stay; empty: it may. `epoch`: when its handshake began."""
+        """Add a connection. Returns the reason why it is refused; empty: it may stay.
+
+        `epoch`: the value of `self.epoch` when the handshake began.
+        """
         left_s = ssl.cert_time_to_seconds(certificate["notAfter"]) - time.time()
         if left_s <= 0:  # which a resumed TLS session may bring
             return "its certificate has expired"

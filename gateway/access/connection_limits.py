@@ -1,4 +1,4 @@
-"""How many connections there may be: in all, at one listener, from one address. No I/O, no clock."""
+"""Limits on the number of connections: in all, at one listener, from one address. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ConnectionLimits:
         return len(self._from)
 
     def is_full(self, host: str) -> bool:
-        """Whether an address has all the connections that it may have."""
+        """True if an address has as many connections as max_connections_per_address allows."""
         most = self._settings.max_connections_per_address
         return most > 0 and self._from.get(source_of(host), 0) >= most
 
@@ -49,7 +49,7 @@ class ConnectionLimits:
             self._from[source] = self._from.get(source, 0) + 1
 
     def remove(self, connection: Connection) -> None:
-        """Its socket is closed. Idempotent."""
+        """Stop counting a connection whose socket is closed. Idempotent."""
         source, connection.source = connection.source, ""
         if not source:
             return
@@ -60,7 +60,7 @@ class ConnectionLimits:
             del self._from[source]
 
     def exceeded(self, connections: int, entrance: Entrance | None, source: str) -> str:
-        """The setting whose limit is passed, given the connections that there are; empty: none."""
+        """The setting whose limit this number of connections exceeds; empty: none is exceeded."""
         settings = self._settings
         if connections > settings.max_connections:
             return MAX_CONNECTIONS

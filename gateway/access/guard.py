@@ -25,11 +25,11 @@ from notify.steps import Awaited, in_steps
 from store.audit import AuditEvent
 
 Refusals = Mapping[int, ReasonCode]
-"""Which of a SUBSCRIBE's subscriptions are refused, by their place in it."""
+"""The refused subscriptions of a SUBSCRIBE: reason code by index in the packet."""
 
 
 class Guard:
-    """Without `access` everything is allowed, and nothing is asked."""
+    """Checks permissions to publish and subscribe. Without `access` everything is allowed, and nothing is asked."""
 
     def __init__(self, core: Core, access: Access | None) -> None:
         self._access = access
@@ -42,30 +42,33 @@ class Guard:
         )
 
     def watch(self, connection: Connection, counts_topics: bool = False) -> None:
-        """Note whether the client's topics are judged. `counts_topics`: each topic has to be seen once."""
+        """Give the connection a cache of permitted topics, unless every topic is allowed and none is counted.
+
+        `counts_topics`: the connection's first message to each topic has to be counted.
+        """
         is_open = self.is_open(connection) and not counts_topics
         connection.permits = None if is_open else Permits(self._turn)
 
     def is_open(self, connection: Connection) -> bool:
-        """Whether a client may do everything."""
+        """True if a client may do everything, so that nothing has to be asked."""
         return self._access is None or connection.identity is None or self._access.is_open_to(connection.identity)
 
     def forget(self) -> None:
-        """Permissions may have changed: connections forget what they remember of them."""
+        """Invalidate the permissions that connections have cached. Call this when permissions may have changed."""
         self._turn.permit_epoch += 1
 
     def tick(self) -> None:
-        """To be called once a second: answers from elsewhere count for a while only."""
+        """Call once a second: invalidate cached permissions if some came from another server, whose answers expire."""
         if self._access is not None and self._access.asks_elsewhere:
             self.forget()
 
     @property
     def asks_again_s(self) -> int:
-        """How long answers from elsewhere count; 0: none do."""
+        """Seconds for which another server's answer is valid; 0: no other server is asked."""
         return self._access.asks_again_s if self._access is not None else 0
 
     def took_away(self, connection: Connection, client_id: str, topic_filter: str) -> None:
-        """A subscription was allowed when it was made, and is not any more."""
+        """Count, log and audit a subscription that is ended because the client may no longer have it."""
         self.refused["taken_away"] += 1
         gone = "client %s: subscription to %s taken away: not allowed any more"
         self._events.warning("permission", gone, client_id, topic_filter)
@@ -78,7 +81,7 @@ class Guard:
     # --- publishing
 
     def check_will(self, connection: Connection, connect: Connect, then: Callable[[bool], None]) -> None:
-        """A will is published later; it is judged now, and again then."""
+        """Check the permission to publish the will of a CONNECT. The will is checked again when it is due."""
         will, identity = connect.will, connection.identity
         if will is None or identity is None:
             then(True)
@@ -94,9 +97,9 @@ class Guard:
     def publish(
         self, connection: Connection, topic_name: str, qos: int, retain: bool, then: Callable[[bool], bool]
     ) -> None:
-        """Have it found out whether a client may publish, and remembered that it may.
+        """Check the permission to publish, and cache it for the connection. Until the answer it is not read from.
 
-        `then` says whether there is more to wait for.
+        `then` gets the answer, and returns True if the connection has something more to wait for.
         """
         answered = False
         waits = False
@@ -125,7 +128,10 @@ class Guard:
     # --- subscribing
 
     def subscribe(self, connection: Connection, subscribe: Subscribe, then: Callable[[Refusals], None]) -> None:
-        """Have it found out which subscriptions are refused; others may be cut to a lower QoS."""
+        """Check the permission for each subscription of a SUBSCRIBE; `then` gets the refused ones.
+
+        The QoS of an allowed subscription is lowered to the highest QoS that the client may have.
+        """
         refusals: dict[int, ReasonCode] = {}
         if connection.permits is None or connection.identity is None:
             then(refusals)
@@ -164,7 +170,10 @@ class Guard:
     def may_subscribe(
         self, connection: Connection, topic_filter: str, then: Callable[[int], None], replays: bool = False
     ) -> None:
-        """Have the highest QoS found out at which a client may have a subscription, and read history by it."""
+        """Find the highest QoS at which a client may have a subscription; `then` gets it; negative: refused.
+
+        `replays`: the client must also be allowed to read history.
+        """
         if self.is_open(connection):
             then(2)
             return
@@ -178,7 +187,7 @@ class Guard:
         then: Callable[[int], None],
         replays: bool = False,
     ) -> None:
-        """As may_subscribe(), under a client identifier that need not be the connection's so far."""
+        """Like may_subscribe(), but for a client identifier that the connection need not have yet."""
         try:
             group, _ = split_shared(topic_filter)
         except ProtocolError:
@@ -187,9 +196,10 @@ class Guard:
         self._least(connection, client_id, actions, _real_filter(topic_filter), then, group)
 
     def reads(self, connection: Connection, topic_filters: Callable[[], Iterable[str]]) -> Callable[[bytes], bool]:
-        """Says of a topic whether these subscriptions of a client, which it is allowed, cover it, or it may read it.
+        """Return a function that says whether a client may be sent a topic.
 
-        The latter, as far as it need not be asked elsewhere, is for what was in flight when the client unsubscribed.
+        It may if one of these allowed subscriptions covers the topic, or if the rules let the client read it. The
+        second condition is for messages that were in flight when the client unsubscribed; no other server is asked.
         """
         identity, names, access = connection.identity, connection.names, self._access
         client_id = names.plain_client_id(connection.client_id)
@@ -224,7 +234,10 @@ class Guard:
         then: Callable[[int], None],
         group: str | None = None,
     ) -> None:
-        """The lowest of the QoS at which all these actions are allowed. Names are as the client knows them."""
+        """Find the lowest of the highest QoS at which each of these actions is allowed; `then` gets it.
+
+        The namespace's prefix is taken off the names before the question is asked.
+        """
         identity, names = connection.identity, connection.names
         assert self._access is not None
         assert identity is not None
@@ -235,7 +248,7 @@ class Guard:
 
 
 def _real_filter(topic_filter: str) -> str:
-    """Without `$share` and a group's name."""
+    """The topic filter of a subscription, without `$share` and the group's name."""
     try:
         return split_shared(topic_filter)[1]
     except ProtocolError:

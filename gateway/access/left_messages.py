@@ -14,7 +14,7 @@ from lightqueue.queues.left_messages import Allowed, LeftMessage
 
 
 class LeftMessageGuard:
-    """The rules of messages that are sent after their client has left them. Without `access` all are sent."""
+    """Judges wills and delayed messages when they are due. Without `access` all of them are sent."""
 
     def __init__(self, core: Core, access: Access | None, bans: Bans, refused: Counter[str]) -> None:
         """`refused["left"]` counts the messages that are not sent."""

@@ -1,11 +1,12 @@
-"""How much a client, and all clients of one user or namespace, may do at this gateway: token buckets, and counts.
+"""Quotas of a client, and of all clients of one user or namespace, at this gateway: token buckets, and counts.
 
 No I/O, no clock.
 
-A client that publishes faster is not listened to until there are tokens again, so nothing is lost; one connection too
-many is refused (0x97). A client that stops reading receives nothing more until its send buffer drains; of a user whose
-clients leave too much together, those that come to leave more are closed (0x97); they lose nothing. What a user may
-have at the store is counted there (gateway.clients.counting).
+The gateway stops reading from a client that publishes too fast until its bucket has tokens again, so nothing is lost.
+A connection above the limit is refused (0x97). A client that stops reading receives nothing more until its send buffer
+drains. If the send buffers of all clients of one user hold more than user_waiting_bytes, the next client of that user
+whose buffer is full is closed (0x97); it loses nothing. The store counts what a user has there
+(gateway.clients.counting).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LEAST_PAUSE_S = 0.02
 
 
 class Bucket:
-    """Tokens that come at a rate, up to a number; what was taken too much is paid back first."""
+    """A token bucket: tokens come at a rate, up to a maximum. The number is negative while a debt is paid back."""
 
     def __init__(self, per_s: int, burst_s: float, now_s: float) -> None:
         self.per_s = per_s
@@ -39,7 +40,10 @@ class Bucket:
 
 
 def grant(buckets: list[Bucket], unused: int, most: int, now_s: float) -> tuple[int, float]:
-    """Give back what was not used (negative: more was), and take anew: how much, and how long to wait if nothing."""
+    """Return unused tokens to the buckets (negative: more were used than granted), and take up to `most` new ones.
+
+    Returns the number granted, and the seconds to wait if it is 0.
+    """
     if not buckets:
         return UNLIMITED, 0.0
     for bucket in buckets:
@@ -62,7 +66,7 @@ class ConnectionBuckets:
     bytes_: list[Bucket]
 
     def settle(self, connection: Connection, now_s: float) -> float:
-        """Give the connection an allowance; or say for how long it is not to be listened to (s)."""
+        """Grant the connection its next allowance. Returns the seconds to stop reading from it; 0: it has tokens."""
         unused_messages = connection.allowed_messages if self.messages else 0
         unused_bytes = connection.allowed_bytes if self.bytes_ else 0
         connection.allowed_messages, pause_s = grant(self.messages, unused_messages, GRANTED_MESSAGES, now_s)
@@ -81,7 +85,7 @@ class _Shared:
     connections: set[Connection] = field(default_factory=set)
 
     def has_full_buckets(self, now_s: float) -> bool:
-        """Whether new buckets would be the same, so that these can be forgotten."""
+        """True if all buckets are full: new ones would be the same, so these can be deleted."""
         for bucket in (*self.messages, *self.bytes_):
             bucket.refill(now_s)
         return all(each.tokens >= each.most for each in (*self.messages, *self.bytes_))
@@ -105,7 +109,10 @@ class Quotas:
     # --- coming and going
 
     def fault(self, username: str, namespace: str, held: Connection | None) -> str:
-        """Why a client may not come in as well; empty if it may. It may always take the place of `held`."""
+        """The quota that refuses one more connection; empty: the connection may enter.
+
+        A connection that replaces `held` is always accepted.
+        """
         settings = self._settings
         if _is_full(self._users.get(username), settings.user_connections, held):
             self.refused["connections"] += 1
@@ -116,7 +123,7 @@ class Quotas:
         return ""
 
     def entered(self, connection: Connection, username: str) -> None:
-        """From now on the connection counts."""
+        """Count a connection, and give it its buckets."""
         settings, now_s = self._settings, connection.turn.now_s
         messages = self._buckets(settings.client_messages_per_s, now_s)
         bytes_ = self._buckets(settings.client_bytes_per_s, now_s)
@@ -157,7 +164,7 @@ class Quotas:
                 self._gone.add(username)
 
     def tick(self, now_s: float) -> None:
-        """To be called once a second: forget users without a connection whose buckets are full."""
+        """Call once a second: delete users and namespaces that have no connection and whose buckets are full."""
         for username in [name for name in self._gone if self._users[name].has_full_buckets(now_s)]:
             del self._users[username]
             self._gone.discard(username)
@@ -168,7 +175,10 @@ class Quotas:
     # --- what is refused
 
     def may_wait(self, username: str) -> bool:
-        """Whether so much may wait for the user's clients as does, now that another one takes no more for a while."""
+        """Check user_waiting_bytes after another send buffer of this user became full. Counts a refusal.
+
+        Returns False if the full send buffers of the user's clients together hold more bytes than that.
+        """
         most, user = self._settings.user_waiting_bytes, self._users.get(username)
         if not most or user is None:
             return True

@@ -1,4 +1,4 @@
-"""Whether what let a client in still holds: its password, its token's key. No I/O."""
+"""Checks that the credentials of a connected client are still valid: its password, its token's key. No I/O."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ GONE = ("its password was changed or taken away", "the key of its token was take
 
 
 class Recognition:
-    """A gateway's knowledge of users, from `access`. Without `access` every client is known."""
+    """Checks connected clients against the users and keys of `access`. Without `access` every client is valid."""
 
     def __init__(self, access: Access | None) -> None:
         self.access = access
         self.refused: Counter[str] = Counter({"not_authorized": 0})  # connections, by the name of the reason code
 
     def is_known(self, connection: Connection) -> bool:
-        """Whether the client would be let in by what it was let in by."""
+        """True if the credentials that the client logged in with are still valid."""
         return connection.identity is None or self.access is None or self.access.still_knows(connection.identity)
 
     def check(self, connection: Connection) -> bool:
-        """Whether the client is still known. If it is not, its connection is closed."""
+        """Close the connection if the client's credentials are no longer valid. Returns whether they are."""
         if self.is_known(connection):
             return True
         self.count_disproved()
@@ -33,17 +33,17 @@ class Recognition:
         return False
 
     def count_disproved(self) -> None:
-        """A connected client's credentials, or its certificate, count no more."""
+        """Count a client that is closed because its credentials or its certificate are no longer valid."""
         self.refused["not_authorized"] += 1
 
     @property
     def limited(self) -> Mapping[str, int]:
-        """Attempts that were refused unheard, by limit."""
+        """Login attempts that were refused without a check of the credentials, by limit."""
         return self.access.attempts.limited if self.access is not None else dict.fromkeys(LIMITS, 0)
 
     @property
     def failures(self) -> int:
-        """Attempts with wrong credentials."""
+        """Login attempts with wrong credentials."""
         return self.access.attempts.failures if self.access is not None else 0
 
     @property

@@ -1,4 +1,4 @@
-"""When clients take up too much memory, those that have done so for the longest are closed."""
+"""Bounds the memory of clients: if they use too much, the ones that have used it for the longest time are closed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Relief:
         self.shed: Counter[str] = Counter({"connecting": 0, "connected": 0})  # closed over packets that were not whole
 
     def clogged(self, connection: Connection) -> None:
-        """It takes no more for a while. Called in the midst of writing."""
+        """The connection's send buffer is full. Called in the middle of a write, so connections are closed later."""
         self._clogged[connection] = None
         if connection.all_waiting_bytes > self._settings.max_waiting_bytes:
             self._soon(self._cut_off)
@@ -35,11 +35,11 @@ class Relief:
             self._soon(partial(connection.close, ReasonCode.QUOTA_EXCEEDED, why))
 
     def unclogged(self, connection: Connection) -> None:
-        """It takes more again, or is gone."""
+        """The connection's send buffer has drained, or the connection has ended."""
         self._clogged.pop(connection, None)
 
     def _cut_off(self) -> None:
-        """The clients that have been slow for the longest time, until the others' unsent bytes fit."""
+        """Cut off the clients whose buffers have been full for the longest time, until the other buffers fit."""
         for connection in list(self._clogged):
             if connection.all_waiting_bytes <= self._settings.max_waiting_bytes:
                 break
@@ -49,7 +49,10 @@ class Relief:
             connection.cut_off("too slow: gateway.max_waiting_bytes wait for slow clients")
 
     def shed_incomplete(self, is_open: bool) -> None:
-        """Packets that are not whole take up too much: close those that have been so for the longest."""
+        """Close the connections with the oldest incomplete packets, until the others fit into their limit.
+
+        `is_open`: of connections that have a session (incomplete_bytes), otherwise of new ones (connecting_bytes).
+        """
         name = "incomplete_bytes" if is_open else "connecting_bytes"
         most: int = getattr(self._settings, name)
         while self._turn.kept_bytes(is_open) > most:

@@ -28,14 +28,14 @@ class SessionOwners:
         self._soon = core.scheduler.soon
 
     def claimant(self, connection: Connection, reads: Sequence[str] = ()) -> Claimant:
-        """On whose behalf a session is claimed. `reads`: filters that the client's permissions allow."""
+        """The user on whose behalf a session is claimed. `reads`: filters that the client's permissions allow."""
         access = self._access
         adopts_anonymous = access is not None and access.refuses_anonymous
         user, counts = connection.username, access is not None and access.knows_users
         return Claimant(user, self._guard.is_open(connection), reads, adopts_anonymous, connection.peer, counts)
 
     def refuse_session(self, connection: Connection, client_id: str, has_owner: bool) -> None:
-        """A client does not get the session that it asked for, and goes."""
+        """Refuse a client that may not have the session that it asked for: log, audit, and close the connection."""
         self._guard.refused["session"] += 1
         user = f"user {connection.username}" if connection.username else "an anonymous client"
         why = "another user owns it" if has_owner else "its owner is not known, and not all it subscribes to is allowed"
@@ -47,7 +47,7 @@ class SessionOwners:
         connection.close(ReasonCode.NOT_AUTHORIZED, "the client identifier is another user's")
 
     def refuse_quota(self, connection: Connection, client_id: str, why: str) -> None:
-        """A client's user has as many sessions as it may have."""
+        """Refuse a client whose user has as many sessions as the quota allows."""
         address, user = connection.peer, connection.username
         self._events.warning("quota", "%s: client %s refused: %s", address, client_id, why)
         self._audit.note(AuditEvent.REFUSED, user=user, client_id=client_id, address=address, reason=why)
@@ -56,7 +56,7 @@ class SessionOwners:
     def may_adopt(
         self, connection: Connection, client_id: str, topic_filters: Sequence[str], then: Callable[[bool], None]
     ) -> None:
-        """Have it found out whether a client may read all that a session without an owner holds, some in each turn."""
+        """Check whether a client may read all subscriptions of a session without an owner, a few in each turn."""
         identity = connection.identity
         if identity is None or not topic_filters:
             then(not topic_filters)

@@ -1,1 +1,1 @@
-"""Clients that come in, take over, are judged, and leave; and the rules of each packet."""
+"""The life of a client's connection (admission, session, review, end), and the rules of each packet."""

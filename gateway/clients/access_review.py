@@ -1,4 +1,4 @@
-"""Reviewing connected clients after permissions changed: what they were allowed may not be allowed any more."""
+"""Review of connected clients after permissions changed: ends what is no longer allowed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from notify.steps import in_steps
 
 
 class AccessReview:
-    """Has connected clients judged by permissions that were read again: it ends what they may not have any more.
-
-    It does some of that in each turn of the loop.
-    """
+    """Checks connected clients against new permissions, and ends what they may no longer have, in steps."""
 
     def __init__(
         self, core: Core, guard: Guard, recognition: Recognition, withdrawal: Withdrawal, exchange: Exchange
@@ -30,17 +27,17 @@ class AccessReview:
         self._withdrawal = withdrawal
         self._exchange = exchange
         self._soon = core.scheduler.soon
-        self._to_judge: deque[Session] = deque()  # whose subscriptions to ask about again, since answers expire
+        self._to_judge: deque[Session] = deque()  # sessions whose subscriptions are checked again, since answers expire
 
     def begin(self, sessions: Iterable[Session]) -> None:
-        """Judge all clients: end connections that would not be let in, and subscriptions that would be refused."""
+        """Check all sessions: end connections with invalid credentials, and subscriptions that are not allowed."""
         self._guard.forget()
         self._judge(deque(sessions))
 
     def judge(self, session: Session, then: Callable[[set[str]], None]) -> None:
-        """Judge one whose subscriptions were judged before they took effect, as a reload came between.
+        """Check one session again, because permissions were reloaded before its new subscriptions took effect.
 
-        `then` gets those that were taken away; what has to be asked elsewhere goes on behind it.
+        `then` gets the filters of the subscriptions that were ended; answers of other servers may come after it.
         """
         in_steps(self._judge_one(session, then), self._soon)
 
@@ -51,7 +48,7 @@ class AccessReview:
         then(taken)
 
     def tick(self, sessions: Collection[Session]) -> None:
-        """To be called once a second: ask again about the subscriptions of all sessions, since answers expire."""
+        """Call once a second: check some sessions again, each one before the answers of other servers expire."""
         lasts_s = self._guard.asks_again_s
         if not lasts_s:
             return
@@ -64,7 +61,7 @@ class AccessReview:
         in_steps(self._judge_each(sessions), self._soon)
 
     def _judge_each(self, sessions: deque[Session]) -> Iterator[None]:
-        """One after the other, each subscription of a session by itself."""
+        """The steps of a review: one session after the other, one subscription a step."""
         while sessions:
             session = sessions.popleft()
             if session.link is not None and self._recognition.check(session.link):

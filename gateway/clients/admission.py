@@ -26,7 +26,7 @@ from store.audit import AuditEvent
 from store.namespaces import Namespace
 
 SLOW_PART = 50
-"""Where logins failed lately, this part of those that may wait from one address may be of one user."""
+"""If logins from an address failed lately, one user may have 1/50 of the clients that may wait from that address."""
 MAX_EXPIRY_AHEAD_S = 10 * 365 * 24 * 3600
 UNBOUND = (
     "its rules have %c, the client identifier, and user {} may have any; write %u in the rules, or bind client "
@@ -36,7 +36,7 @@ UNBOUND = (
 
 @dataclass(slots=True)
 class _Entering:
-    """A client that is being judged: at its CONNECT, or (`again`) when it authenticates once more."""
+    """A client whose login is being checked: at its CONNECT, or (`again`) at a re-authentication."""
 
     connection: Connection
     connect: Connect
@@ -44,8 +44,8 @@ class _Entering:
     method: str = ""
     has_begun: bool = False  # the exchange's first message was answered
     again: bool = False
-    source: str = ""  # what its address is counted by
-    username: str = ""  # as it logs in
+    source: str = ""  # source_of() its address, by which waiting clients are counted
+    username: str = ""  # the name that the client logs in with
     attempt: Attempt = field(default_factory=Attempt)
 
     @property
@@ -54,7 +54,7 @@ class _Entering:
 
 
 class Admission:
-    """Owner of the clients that wait to be let in (gateway.connect_timeout_s at most), or authenticate in steps."""
+    """Owner of the clients that wait for admission (gateway.connect_timeout_s at most), or authenticate in steps."""
 
     def __init__(
         self,
@@ -77,20 +77,20 @@ class Admission:
         self._ban_sweep = ban_sweep
         self._bans = ban_sweep.bans
         self._entering: dict[Connection, _Entering] = {}
-        self._entering_from: dict[str | tuple[str, str], int] = {}  # of these, by source, and by that and user
+        self._entering_from: dict[str | tuple[str, str], int] = {}  # number of these, by source, and by (source, user)
         self.abandoned = 0
-        self._again = 0  # of these, those that are in already
+        self._again = 0  # number of these that are connected and re-authenticate
         self.refused = recognition.refused  # connections by reason code
 
     @property
     def waiting(self) -> int:
-        """Clients whose answer is still to come."""
+        """Clients whose login is being checked."""
         return len(self._entering)
 
     # --- CONNECT
 
     def connect(self, connection: Connection, connect: Connect) -> None:
-        """Let the client in, now or once its answer is there; or refuse it. Raises ProtocolError."""
+        """Admit the client, now or when the authenticator has answered; or refuse it. Raises ProtocolError."""
         if connection in self._entering:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a second CONNECT [MQTT-3.1.0-2]")
         self._registry.check_names(connect)
@@ -137,7 +137,7 @@ class Admission:
             connection.wait(is_read=True)
 
     def _waits(self, entering: _Entering) -> bool:
-        """Add one to those that wait; refuse it if there are enough."""
+        """Add a client to the waiting ones. Returns False if a limit refuses it."""
         assert self._access is not None
         settings, source = self._access.settings, entering.source
         if entering.again:  # its connection is what bounds it
@@ -159,7 +159,7 @@ class Admission:
         return False
 
     def _ends(self, connection: Connection) -> _Entering | None:
-        """Take out one of those that wait; None: it is not among them."""
+        """Remove a client from the waiting ones; None: it does not wait."""
         entering = self._entering.pop(connection, None)
         if entering is not None:
             self.abandoned += entering.attempt.abandon()
@@ -174,7 +174,7 @@ class Admission:
         return entering
 
     def _count(self, entering: _Entering, username: str, verdict: Identity | LoginRefused) -> None:
-        """Note that a client was right or wrong; an address from which too many were is banned."""
+        """Note the outcome of a login; an address with too many failed logins is banned."""
         assert self._access is not None
         settings, source = self._access.settings, entering.source
         if self._access.attempts.note(source, username, verdict):
@@ -238,7 +238,7 @@ class Admission:
                 connection.refuse(error)
 
     def _enters(self, connection: Connection, connect: Connect, identity: Identity) -> Identity | None:
-        """Have a client be of its namespace. None: it is refused."""
+        """Put a client into its namespace. None: the client is refused."""
         found = self._places.enter(connection, connect, identity)
         if isinstance(found, Identity):
             return found
@@ -246,7 +246,7 @@ class Admission:
         return None
 
     def _has_room(self, connection: Connection, connect: Connect, user: str) -> bool:
-        """Whether a client's user and namespace may have one more connection. If not it is refused."""
+        """Check that the client's user and namespace may have one more connection; refuse the client if not."""
         session = self._registry.sessions.get(connect.client_id)
         why = self._places.fault(connection, user, session.link if session is not None else None)
         if why:
@@ -254,7 +254,7 @@ class Admission:
         return not why
 
     def _expires(self, connection: Connection, identity: Identity, connect: Connect) -> bool:
-        """See to the end of what was found out. False: that is now."""
+        """Close the connection when its credentials expire. If they have expired, refuse it and return False."""
         if identity.expires_ms is None:
             self._deadlines.cancel(connection)
             return True
@@ -270,7 +270,7 @@ class Admission:
         connection.close(ReasonCode.MAXIMUM_CONNECT_TIME, "its credentials have expired")
 
     def _is_banned(self, connection: Connection, connect: Connect, user: str, client_id: str) -> bool:
-        """Refuse a client that is. Names are those of the log, as operators see them."""
+        """Refuse a client that is banned. Names are those of the log, as operators see them."""
         if not len(self._bans):
             return False
         ban = self._bans.refuses(connection.host, user, client_id, connection.turn.now_ms)
@@ -281,8 +281,10 @@ class Admission:
         return ban is not None
 
     def _refuse(self, connection: Connection, refused: LoginRefused, connect: Connect, told: str = "") -> None:
-        """`connect`: what the client said of itself, `told`: what it may know of the reason. The user that was found is
-        noted; the one that the client says, only while none is.
+        """Close a connection with a reason code; count, log and audit the refusal.
+
+        `told`: the reason string for the client. The audit names the user that was found, otherwise the user that
+        `connect` names.
         """
         self.refused[refused.reason_code.name.lower()] += 1
         peer = connection.peer
@@ -292,7 +294,7 @@ class Admission:
         self._audit.note(AuditEvent.REFUSED, user=user, client_id=connect.client_id, address=peer, reason=reason)
         connection.close(refused.reason_code, told)
 
-    # --- the enhanced kind
+    # --- enhanced authentication
 
     def _begin(self, entering: _Entering, method: str, data: bytes | None) -> None:
         assert self._access is not None
@@ -310,7 +312,7 @@ class Admission:
             self._say(entering, ReasonCode.CONTINUE_AUTHENTICATION, b"")
 
     def auth(self, connection: Connection, auth: Auth) -> None:
-        """Raises ProtocolError if no AUTH may come now."""
+        """Go on with an authentication, or begin a re-authentication. Raises ProtocolError if no AUTH may come now."""
         entering = self._entering.get(connection)
         method = auth.properties.authentication_method
         if auth.reason_code == ReasonCode.RE_AUTHENTICATE:
@@ -336,7 +338,7 @@ class Admission:
         self._begin(again, method, data)
 
     def _too_late(self, entering: _Entering) -> None:
-        """The client does not go on with what it began."""
+        """Close a connection whose re-authentication took longer than auth.reauthentication_timeout_s."""
         if self._ends(entering.connection) is entering:
             late = LoginRefused("auth.reauthentication_timeout_s is over", ReasonCode.NOT_AUTHORIZED)
             self._refuse(entering.connection, late, entering.connect)
@@ -374,7 +376,7 @@ class Admission:
         self._answered(entering, identity)
 
     def _fails(self, entering: _Entering, refused: LoginRefused) -> None:
-        """An exchange ends with a refusal."""
+        """End an exchange with a refusal."""
         assert entering.exchange is not None
         self._count(entering, entering.exchange.username, refused)
         self._ends(entering.connection)
@@ -397,17 +399,17 @@ class Admission:
         properties = Properties(authentication_method=entering.method, authentication_data=data or None)
         entering.connection.write(encode(Auth(reason_code, properties), 5))
 
-    # --- leaving, and being judged again
+    # --- leaving, and further checks
 
     def taken_over(self, connection: Connection) -> None:
-        """Another process let it in; what that was by is judged again here."""
+        """Check a connection again that another process admitted and handed over."""
         identity = connection.identity
         connect = Connect(client_id=connection.client_id, username=connection.username)
         if identity is None or self._expires(connection, identity, connect):
             self.opened(connection)
 
     def opened(self, connection: Connection) -> None:
-        """A client that came in is judged once more if what it was judged by was replaced meanwhile."""
+        """Check a new session's client again: its credentials may be invalid, or its client banned, by now."""
         if not self.recognition.is_known(connection):
             self._soon(partial(self.recognition.check, connection))
         self._ban_sweep.look_at(connection)  # it may have been banned while it came in
@@ -421,7 +423,7 @@ class Admission:
             self._registry.left(connection)
 
     def give_up(self, connection: Connection) -> None:
-        """It has waited for too long."""
+        """Refuse a client that has waited for longer than gateway.connect_timeout_s."""
         entering = self._entering.get(connection)
         if entering is not None and entering.exchange is not None:
             late = LoginRefused("the exchange took too long", ReasonCode.NOT_AUTHORIZED)
@@ -437,6 +439,6 @@ def _words(ban: Ban) -> str:
 
 
 def _named_outside(connection: Connection) -> str:
-    """The namespace that the listener names, or the certificate."""
+    """The namespace of the listener or, if it has none, of the client's certificate; empty: neither has one."""
     entrance = connection.entrance
     return (entrance.namespace if entrance is not None else "") or connection.peer_namespace

@@ -20,7 +20,7 @@ LOOKED_AT = 100
 
 
 class BanSweep:
-    """Tells a gateway's Bans what the store has, and the store what they have."""
+    """Keeps the Bans of a gateway and those of the store the same."""
 
     def __init__(self, core: Core) -> None:
         self._store = core.store.bans
@@ -33,7 +33,7 @@ class BanSweep:
         self._store.made(ban.kind, ban.value, ban.until_ms or 0, ban.reason)
 
     def take(self, bans: Iterable[BanInfo], lifted: Iterable[tuple[BanKind, str]], here: Iterable[Connection]) -> None:
-        """Bans were set and lifted. Those of the connections that are `here` are looked at, in steps."""
+        """Take over bans that were set and lifted at the store. End connections of `here` that are banned, in steps."""
         try:
             self.bans.take(bans, lifted)
         except AuthError as error:
@@ -42,7 +42,7 @@ class BanSweep:
             Steps(partial(self._look_at_some, deque(here)), self._soon).start()
 
     def _look_at_some(self, here: deque[Connection]) -> bool:
-        """The next few of them. True if there are more."""
+        """Compare the next few connections with the bans. True if there are more."""
         for _ in range(min(LOOKED_AT, len(here))):
             connection = here.popleft()
             if connection.phase is not Phase.CLOSED:

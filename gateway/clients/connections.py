@@ -1,4 +1,4 @@
-"""The connections of a gateway: what they share, and what happens when one of them comes, rests or goes."""
+"""The connections of a gateway: what they share, and what happens when one of them opens, pauses or ends."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Connections:
         self._store, self._events, self._audit, self._scheduler = core.store, core.events, core.audit, core.scheduler
         self._admission = admission
         self._held: list[Connection] = []  # not read from while the store is congested
-        self._resting: deque[Callable[[], object]] = deque()  # the rest of what was sent in large pieces
+        self._resting: deque[Callable[[], object]] = deque()  # calls that go on with large input
         self._goes_on = False  # the loop's next turn goes on with `_resting`
-        # Of those that published to many: how many links are to be sent to first.
+        # Connections that published to a crowd, and the count of links that must be sent to before they go on.
         self._crowding: deque[tuple[int, list[Connection]]] = deque()
 
     # --- coming and going
@@ -87,7 +87,7 @@ class Connections:
         self._admission.left(connection)
 
     def lost(self, connection: Connection) -> None:
-        """The socket is closed. Only now does the connection count no more for its address: it may have lingered."""
+        """Stop counting the connection for its address: its socket is closed, perhaps long after its end."""
         self.limits.remove(connection)
 
     def lost_messages(self, connection: Connection, number: int) -> None:
@@ -133,7 +133,10 @@ class Connections:
         self.turn.request()
 
     def _hold_crowding(self) -> None:
-        """What publishers to many bring next waits until these were sent what came so far. Others do not wait."""
+        """Hold back connections that published to a crowd until the crowd has been sent what was published so far.
+
+        Other connections do not wait.
+        """
         turn, waiting = self.turn, self._crowding
         if turn.crowding:
             came = turn.take_crowding()
@@ -149,7 +152,7 @@ class Connections:
                 _let_go_on(connection)
 
     def turn_ended(self) -> None:
-        """Have the connections that wait go on, if they can."""
+        """Let waiting connections go on, if they can. Call this at the end of a turn."""
         if self._crowding or self.turn.crowding:
             self._hold_crowding()
         if self._held and not self._store.congested:
@@ -161,7 +164,7 @@ class Connections:
             self._scheduler.soon(self._go_on_resting)
 
     def _go_on_resting(self) -> None:
-        """In the order in which they came to rest, as long as the turn has not done enough for them."""
+        """Let resting connections go on, the longest-waiting one first, until the turn has done enough work."""
         self._goes_on = False
         for _ in range(len(self._resting)):
             self._resting.popleft()()
@@ -177,7 +180,7 @@ def _hold_for_crowd(connection: Connection) -> None:
 
 
 def _let_go_on(connection: Connection) -> None:
-    """The crowd that it published to is served."""
+    """Read from a connection again whose crowd has been sent everything."""
     connection.crowding = connection.held_for_crowd = False
     if connection.rested_for_crowd:
         connection.rested_for_crowd = False

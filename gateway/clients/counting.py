@@ -18,13 +18,13 @@ from gateway.sessions.session import Session
 from store.audit import AuditEvent
 from store.state.usage import NOTHING, UNNAMED, Counted, counted_value
 
-MOST_KNOWN_TOPICS = 100_000  # that the store need not be asked about; for one more all are forgotten
+MOST_KNOWN_TOPICS = 100_000  # topics that the store need not be asked about; one more clears the table
 
 Refusals = Mapping[int, ReasonCode]
 
 
 class Counting:
-    """Owner of what this gateway knows of it: topics that are there, subscriptions that the log does not have."""
+    """Owner of what this gateway knows about usage: topics that exist, and subscriptions that the log does not have."""
 
     def __init__(self, core: Core, access: Access | None) -> None:
         self._audit = core.audit
@@ -41,9 +41,10 @@ class Counting:
         self._told_to = ""
 
     def user_of(self, connection: Connection) -> str | None:
-        """For whom a client's things count; anonymous clients count as one where others have users.
+        """The name under which a client's usage is counted; None: the usage is not counted.
 
-        Else for the prefix of their namespace, for the default one alone (UNNAMED), or not at all (None).
+        That is its user. All anonymous clients count as one user (empty) where clients have users. Without users it is
+        the prefix of the client's namespace, and UNNAMED for the default namespace if that one is bounded.
         """
         user = connection.username
         if user or (self._access is not None and connection.identity is not None and self._access.knows_users):
@@ -56,12 +57,12 @@ class Counting:
         return bool(counted) and bool(counted & what) and self.user_of(connection) is not None
 
     def watch(self, connection: Connection) -> bool:
-        """A client comes in. Whether each of its topics has to be seen once."""
+        """Prepare a new client's connection. Returns whether its first message to each topic has to be counted."""
         connection.judges_retained = self.counts(connection, Counted.RETAINED)
         return self.counts(connection, Counted.TOPIC)
 
     def refuse(self, connection: Connection, fault: str) -> None:
-        """A client is told that its user or namespace has too much: count it by the setting that the text names."""
+        """Count a refusal by the setting that the text names, and audit it."""
         user, address = connection.username, connection.peer
         self._audit.note(AuditEvent.DENIED, user=user, client_id=connection.client_id, address=address, reason=fault)
         self.refused[fault.partition(":")[0].removeprefix("quota.").removeprefix("user_")] += 1
@@ -76,9 +77,10 @@ class Counting:
         is_new: bool,
         then: Callable[[bytes, str], None],
     ) -> bool:
-        """Have a message granted. `then`: the value of its attribute COUNTED (empty: none), and why it is refused.
+        """Ask the quotas for a message. Returns True if the answer comes later.
 
-        `is_new`: to the connection, its topic is. True: the answer comes later.
+        `then` gets the value of the message's attribute COUNTED (empty: none), and the reason if it is refused.
+        `is_new`: this is the connection's first message to the topic.
         """
         user, counted = self.user_of(connection), self._store.quotas.counted
         topic = publish.topic_name.encode()
@@ -135,7 +137,10 @@ class Counting:
         refusals: Refusals,
         then: Callable[[Refusals, str], None],
     ) -> None:
-        """Have new subscriptions granted. `then`: the refusals and those beyond the quota, and why these are."""
+        """Ask the quotas for new subscriptions.
+
+        `then` gets `refusals` with the subscriptions beyond the quota added, and the reason for those.
+        """
         connection = session.connection
         user = self.user_of(connection)
         if user is None or not self.counts(connection, Counted.SUBSCRIPTION):
@@ -172,22 +177,22 @@ class Counting:
             connection.wait()
 
     def came(self, session: Session) -> None:
-        """It was taken over from another process, with its subscriptions."""
+        """Count the subscriptions of a session that another process handed over."""
         self._changed.add(session)
 
     def unsubscribed(self, session: Session) -> None:
-        """Some of its subscriptions are gone, or will be in a moment."""
+        """Count a session's subscriptions again: some have ended, or will in this turn."""
         if session in self._live:
             self._changed.add(session)
 
     def left(self, session: Session) -> None:
-        """Its connection is gone."""
+        """Stop counting a session whose connection has ended."""
         self._changed.discard(session)
         user, number = self._live.pop(session, ("", 0))
         self._live_of[user] -= number
 
     def _live_now(self, session: Session, user: str) -> int:
-        """How many the user has, besides those that are being granted."""
+        """Number of the user's subscriptions that the log does not have, without those that are being granted."""
         self._count(session)
         for each in [each for each in self._changed if each in self._live and self._live[each][0] == user]:
             self._count(each)
@@ -205,7 +210,7 @@ class Counting:
         self._live[session] = user, number
 
     def tick(self) -> None:
-        """To be called once a second: tell the store what changed of what it cannot know."""
+        """Call once a second: tell the store the changed numbers of subscriptions that the log does not have."""
         quotas = self._store.quotas
         if not quotas.counted & Counted.SUBSCRIPTION:
             return

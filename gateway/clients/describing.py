@@ -1,4 +1,4 @@
-"""What a gateway knows of a client that is connected to it, for operators."""
+"""Describes a connected client for operators."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gateway.sessions.session import Session
 from store.wire.operator_messages import ClientDetails
 
 MOST_SUBSCRIPTIONS = 1_000
-"""Of one client that are described, and looked at for its lag."""
+"""Subscriptions of one client that are listed, and whose lag is added up."""
 
 
 def describe(session: Session) -> ClientDetails | None:
-    """None: its connection has ended."""
+    """The details of a session's client; None: its connection has ended."""
     link = session.link
     if link is None:
         return None

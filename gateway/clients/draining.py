@@ -18,15 +18,15 @@ from gateway.sessions.journal import Journal
 from gateway.sessions.session import Session
 
 ACK_GRACE_S = 1.0
-"""How long a client may take to acknowledge what is in flight to it."""
+"""The time that a client has to acknowledge what is in flight to it."""
 LAST_S = 2.0
-"""Of the whole time: for clients to close the connection, once all have been told."""
+"""The last part of the timeout, in which clients that have been told close their connections."""
 BURST_S = 0.1
-"""Clients may be told together that were to be told within so much time."""
+"""Clients whose turn comes within this time may be told together."""
 
 
 class Draining:
-    """Owner of the clients that were told and those that were not. Call go_on() until it is over, then end()."""
+    """Owner of the clients that were told to leave, and of the others. Call go_on() until it is False, then end()."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class Draining:
         timeout_s: float,
         now_s: float,
     ) -> None:
-        """`clients_per_s` becomes more if `timeout_s` would not do for all; math.inf: no client waits for another."""
+        """`clients_per_s` is raised if `timeout_s` is too short for all; math.inf: no client waits for another."""
         self._journal = journal
         self._reason_code = reason_code
         self._staying = deque(sessions)
-        self._leaving: dict[Session, float] = {}  # and until when each is waited for
+        self._leaving: dict[Session, float] = {}  # until when each has time to acknowledge
         self._told: set[Connection] = set()
         telling_s = max(timeout_s - LAST_S, timeout_s / 2)
         least = len(self._staying) / telling_s if telling_s else math.inf
@@ -61,7 +61,7 @@ class Draining:
         return now_s >= self._end_s
 
     def go_on(self, now_s: float) -> bool:
-        """To be called some hundred times a second, with all that was recorded stored. False: it is over."""
+        """Call some hundred times a second, after records were stored. False: all clients are gone, or time is up."""
         if now_s >= self._tell_all_s:
             self.clients_per_s = math.inf
         burst = max(1.0, self.clients_per_s * BURST_S)
@@ -74,7 +74,10 @@ class Draining:
         return bool(self.left) and not self.is_late(now_s)
 
     def _let_leave(self, now_s: float) -> None:
-        """As many as can be told while they acknowledge: a client that takes its time does not hold up the others."""
+        """Send nothing new (QoS 1 and 2) to as many clients as can be told within ACK_GRACE_S.
+
+        So a client that is slow to acknowledge does not delay the others.
+        """
         most = ACK_GRACE_S * self.clients_per_s + 1
         while self._staying and len(self._leaving) < most:
             session = self._staying.popleft()
@@ -94,7 +97,7 @@ class Draining:
                 self._say_goodbye(session.connection)
 
     def _say_goodbye(self, connection: Connection) -> None:
-        """Once all that it sent so far is answered."""
+        """Close a client's connection with the reason code once everything that it sent has been answered."""
         self.told += 1
         self._told.add(connection)
         connection.wait()

@@ -1,4 +1,4 @@
-"""A gateway's work by the clock: some of it several times a second, some once a second."""
+"""Periodic work of a gateway: some of it several times a second, some once a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.sessions.core import Core
 
 
 class Housekeeping:
-    """Calls what is due. Each callback takes little time, or works in steps."""
+    """Calls the periodic callbacks. Each callback takes little time, or works in steps."""
 
     def __init__(
         self, turn: Turn, at_each_tick: Sequence[Callable[[], object]], once_a_second: Sequence[Callable[[], object]]
@@ -26,7 +26,7 @@ class Housekeeping:
         self._next_second = 0.0  # of the loop's clock
 
     def tick(self) -> None:
-        """To be called every few hundredths of a second, once the turn knows what time it is."""
+        """Call every few hundredths of a second, after the turn's clock was set."""
         for due in self._at_each_tick:
             due()
         if self._turn.now_s >= self._next_second:

@@ -1,4 +1,4 @@
-"""The MQTT rules of a connection: which packet may come in which phase, and what is done about it. No I/O."""
+"""The MQTT rules of a connection: which packet may come in which phase, and who handles it. No I/O."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from gateway.sessions.session import Session
 
 
 class PacketRules:
-    """Calls the part that each packet is for. The parts own the results."""
+    """Passes each packet to the class that handles it. Those classes own the results."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class PacketRules:
             self._let_go(connection)
 
     def _let_go(self, connection: Connection) -> None:
-        """A client that sees the connection's end may count on it: not even a crash sends its will then."""
+        """End a connection once the log says so: after that, not even a crash has the store send the client's will."""
         connection.leave("it sent DISCONNECT")
         self._journal.when_safe(connection, connection.end)
 

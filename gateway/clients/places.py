@@ -1,4 +1,4 @@
-"""The places of a client that is let in: a place in its namespace, in its user's quotas, and permissions. No I/O."""
+"""What an admitted client takes: a place in its namespace and its user's quotas, and permissions. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.sessions.connection import Connection
 
 
 class ClientPlaces:
-    """Gives clients their places, and takes them back."""
+    """Gives clients their places, and frees them."""
 
     def __init__(
         self, access: Access | None, guard: Guard, quotas: Quotas, counting: Counting, tenants: Tenants
@@ -24,7 +24,7 @@ class ClientPlaces:
         self.quotas, self.counting, self.tenants = quotas, counting, tenants
 
     def enter(self, connection: Connection, connect: Connect, identity: Identity) -> Identity | LoginRefused:
-        """Have a client be of its namespace."""
+        """Put a client into its namespace. Returns its identity there, or why it is refused."""
         entrance = connection.entrance
         named = (
             ("the listener", entrance.namespace if entrance is not None else ""),
@@ -37,11 +37,11 @@ class ClientPlaces:
         return self.tenants.enter(connection, connect, found.namespace) or found
 
     def fault(self, connection: Connection, user: str, held: Connection | None) -> str:
-        """Why there is no place for one more connection; empty: there is. It may take the place of `held`."""
+        """The quota that refuses one more connection; empty: none. A connection may always replace `held`."""
         return self.quotas.fault(user, connection.names.name, held)
 
     def take(self, connection: Connection, user: str) -> None:
-        """From now on the connection counts, and what it publishes is judged."""
+        """Count the connection, and have its topics checked from now on."""
         self.quotas.entered(connection, user)
         self._guard.watch(connection, self.counting.watch(connection))
 

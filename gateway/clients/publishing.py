@@ -23,7 +23,7 @@ from store.namespaces import MARK, is_reserved, is_servers_own
 
 
 class Publishing:
-    """The rules of publishing: judged, counted, then put into the turn's batch."""
+    """The rules of a PUBLISH: permissions, then quotas, then the turn's batch."""
 
     def __init__(self, core: Core, guard: Guard, counting: Counting, left_messages: LeftMessageGuard) -> None:
         self._settings = core.settings
@@ -34,7 +34,7 @@ class Publishing:
         self._guard = guard
         self._counting = counting
         self._left_messages = left_messages
-        self.refused: Counter[ReasonCode] = Counter()  # messages, by why
+        self.refused: Counter[ReasonCode] = Counter()  # refused messages by reason code
 
     def publish(self, connection: Connection, publish: Publish) -> None:
         """A PUBLISH that the compiled part did not take: aliases, uncommon properties, `$delayed/`, duplicates."""
@@ -69,7 +69,7 @@ class Publishing:
             judged(True)
 
     def _name_fault(self, publish: Publish) -> str:
-        """Why no client may name these topics; empty if clients may."""
+        """The reason why no client may use these topic names; empty: clients may."""
         level, response_topic = publish.topic_name.partition("/")[0], publish.properties.response_topic or ""
         if is_servers_own(publish.topic_name):
             return f"what starts with {level} is the server's"
@@ -82,7 +82,10 @@ class Publishing:
     def _judged(
         self, connection: Connection, publish: Publish, delay_s: int | None, is_new: bool, allowed: bool
     ) -> bool:
-        """`is_new`: its topic is, to this connection. Whether there is more to wait for."""
+        """Go on with a message once permissions are known. Returns True if the client must wait for the quotas.
+
+        `is_new`: this is the connection's first message to the topic.
+        """
         if not allowed:
             self._refuse_publish(connection, publish, ReasonCode.NOT_AUTHORIZED, "not allowed")
         elif self._settings.check_payload_format and not has_its_format(publish.payload, publish.properties):
@@ -101,7 +104,7 @@ class Publishing:
             self._store_publish(connection, publish, delay_s, counted)
 
     def _resolve_alias(self, connection: Connection, publish: Publish) -> None:
-        """Topic aliases of the client's making (MQTT 5, 3.3.2.3.4)."""
+        """Put the topic name in place of a topic alias that the client defined (MQTT 5, 3.3.2.3.4)."""
         alias = publish.properties.topic_alias
         if alias is None:
             return
@@ -165,7 +168,7 @@ class Publishing:
         return receipt
 
     def _refuse_publish(self, connection: Connection, publish: Publish, reason_code: ReasonCode, reason: str) -> None:
-        """MQTT 3.1.1 has no words for it: acknowledged and ignored [3.1.1 MQTT-3.3.5-2]."""
+        """Answer with a reason code. MQTT 3.1.1 has none: acknowledge and ignore the message [3.1.1 MQTT-3.3.5-2]."""
         self.refused[reason_code] += 1
         ignored = "client %s: publish to %s ignored: %s"
         self._events.warning("topic", ignored, connection.session.client_id, publish.topic_name, reason)

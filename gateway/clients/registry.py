@@ -34,7 +34,7 @@ class _Opening:
     connection: Connection
     connect: Connect
     will: WillState | None
-    assigned: bool  # the client identifier is of our making
+    assigned: bool  # the gateway made up the client identifier
 
     @property
     def key(self) -> tuple[str, str]:
@@ -63,7 +63,7 @@ class SessionRegistry:
     # --- opening
 
     def open(self, connection: Connection, connect: Connect) -> None:
-        """A CONNECT: give the connection its session, or refuse it (ProtocolError). Meanwhile it is not listened to."""
+        """Give the connection of a CONNECT its session, or refuse it (ProtocolError). It is not read from meanwhile."""
         connection.version, connection.is_bridge = connect.protocol_version, connect.is_bridge
         connection.max_packet_out = connect.properties.maximum_packet_size or 0xFFFFFFFF
         will = self._will_state(connection, connect)
@@ -84,7 +84,7 @@ class SessionRegistry:
             connection.wait()
 
     def check_names(self, connect: Connect) -> None:
-        """Raises ProtocolError if one is too long: both are kept in several tables."""
+        """Raise ProtocolError if client_id or username is too long: both are kept in several tables."""
         most = self._settings.max_client_id_bytes
         if len(connect.client_id.encode()) > most:
             fault = f"client_id: longer than gateway.max_client_id_bytes = {most}"
@@ -95,7 +95,7 @@ class SessionRegistry:
             raise _refusal(ReasonCode.BAD_USER_NAME_OR_PASSWORD, fault, connect)
 
     def _claim(self, opening: _Opening, reads: Sequence[str] = ()) -> None:
-        """`reads`: filters that are allowed to the client, if it is asked for a session without an owner."""
+        """Ask the store for a session. `reads`: filters that the client may read, for a session without an owner."""
         connect = opening.connect
         self._journal.settle(connect.client_id)  # what is left of it must be known before it is claimed
         claimant = self._owners.claimant(opening.connection, reads)
@@ -148,14 +148,17 @@ class SessionRegistry:
         return WillState(topic_name, will.payload, int(will.qos), will.retain, properties, delay_s, left_by)
 
     def _end(self, client_id: str, user: str) -> None:
-        """There is a newer connection of this user with this client identifier [MQTT-3.1.4-3]."""
+        """End the connection with this client identifier: the same user has a newer one [MQTT-3.1.4-3]."""
         self.let_go(client_id)
         opening = self._opening.pop((client_id, user), None)
         if opening is not None:
             opening.connection.close(ReasonCode.SESSION_TAKEN_OVER)
 
     def let_go(self, client_id: str) -> None:
-        """Of the session: a connection to another gateway wants it. What still waits for it here asked after that."""
+        """End the connection of a session that another gateway claims.
+
+        A CONNECT that still waits here for the session stays: it claimed the session later.
+        """
         session = self.sessions.get(client_id)
         if session is not None:
             self.taken_over += 1
@@ -163,7 +166,7 @@ class SessionRegistry:
             session.connection.close(ReasonCode.SESSION_TAKEN_OVER)
 
     def stop(self, will_grace_s: int) -> None:
-        """The gateway stops. The wills of its clients wait at least so long, since they may come back elsewhere."""
+        """Delay wills from now on by `will_grace_s` at least: clients of a stopping gateway may connect elsewhere."""
         self._will_grace_s = will_grace_s
 
     def presence(self, client_id: str) -> tuple[str, int] | None:
@@ -173,14 +176,14 @@ class SessionRegistry:
         return (link.peer, link.opened_ms) if link is not None else None
 
     def disconnect(self, client_id: str, reason: str) -> None:
-        """An operator says so."""
+        """End a client's connection because an operator asks for it."""
         session = self.sessions.get(client_id)
         if session is not None and session.link is not None:
             why = f"an operator ended the connection: {reason}" if reason else "an operator ended the connection"
             session.link.close(ReasonCode.ADMINISTRATIVE_ACTION, why)
 
     def _claimed(self, opening: _Opening, state: SessionState | None) -> None:
-        """The session is this gateway's, and `state` what is known of it."""
+        """Connect a claimed session to its connection. `state`: what the log has of the session; None: it is new."""
         connection, connect = opening.connection, opening.connect
         if self._opening.get(opening.key) is not opening:
             if opening.key not in self._opening:  # else there is a newer connection, which will have it
@@ -227,7 +230,7 @@ class SessionRegistry:
         connection.tells_problems = connect.properties.request_problem_information is not False
 
     def _opened(self, session: Session, state: SessionState | None, connack: bytes) -> None:
-        """The session's opening is safe: answer, and have its queues read from where the last connection ended."""
+        """Send the CONNACK, as the opening is safe in the log, and begin to read where the last connection ended."""
         if session.link is None:
             return
         link = session.connection
@@ -247,7 +250,7 @@ class SessionRegistry:
         return min(wanted, self._settings.max_session_expiry_s)
 
     def _keep_alive_s(self, connect: Connect) -> int:
-        """An MQTT 3.1.1 client could not be told of another than its own."""
+        """The keep alive in force. An MQTT 3.1.1 client keeps its own, as CONNACK cannot tell it another."""
         most = self._settings.max_keep_alive_s if connect.protocol_version == 5 else 0
         return min(connect.keep_alive_s or most, most) if most else connect.keep_alive_s
 
@@ -272,7 +275,7 @@ class SessionRegistry:
         )
 
     def change_expiry(self, session: Session, expiry_s: int) -> None:
-        """A DISCONNECT with another session expiry interval [MQTT-3.1.2-23]."""
+        """Take over the session expiry interval of a DISCONNECT [MQTT-3.1.2-23]."""
         if expiry_s and not session.expiry_s:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "session_expiry_interval was 0 in CONNECT")
         session.expiry_s = min(expiry_s, self._settings.max_session_expiry_s)
@@ -280,7 +283,7 @@ class SessionRegistry:
     # --- leaving
 
     def left(self, connection: Connection) -> None:
-        """A connection with a session ended, for whatever reason. What becomes of its will is the store's business."""
+        """Record that the connection of a session ended, for whatever reason. The store decides about the will."""
         session: Session = connection.session
         shared = self._reading.leave_groups(session)
         end = self._store.queues.end
@@ -302,7 +305,7 @@ class SessionRegistry:
             self._store.sessions.release(session.client_id)
 
     def _note_position(self, session: Session) -> None:
-        """Have the log know how far the session came."""
+        """Record how far a session has acknowledged messages."""
         if session.expiry_s:
             position = session.position(self._store.queues.end)
             if position > session.acked:
@@ -310,14 +313,14 @@ class SessionRegistry:
                 self._journal.record(Progress(session.client_id, acked=position))
 
     def disown(self) -> None:
-        """The sessions are not this gateway's any more: the log is told nothing of how they end here."""
+        """Record nothing more of these sessions: they may belong to other gateways now."""
         for session in self.sessions.values():
             session.logged = False
             session.expiry_s = 0
         self._opening.clear()
 
     def note_positions(self) -> None:
-        """To be called several times a second: have the log know how far sessions came since the last time."""
+        """Call several times a second: record how far sessions have acknowledged messages since the last call."""
         progressed, self.progressed = self.progressed, set()
         for session in progressed:
             if session.link is not None:
@@ -325,7 +328,7 @@ class SessionRegistry:
 
 
 def _encode_connack(connection: Connection, connack: ConnAck) -> bytes:
-    """Without what the client can do without, if it would be too large for it."""
+    """Encode a CONNACK. If it exceeds the client's maximum_packet_size, optional properties are left out."""
     data = encode(connack, connection.version)
     if len(data) <= connection.max_packet_out:
         return data

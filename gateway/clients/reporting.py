@@ -1,4 +1,4 @@
-"""What a gateway says of itself to the store, for operators: the figures of its /metrics, some thousand at a time."""
+"""A gateway's report to the store, for operators: the figures of its /metrics, some thousand at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_VALUE = 2.0**53
 
 
 def report(facts: ServerFacts, after: int) -> GatewayReport:
-    """The figures behind the first `after`."""
+    """One page of the gateway's figures, without the first `after`."""
     found = (sample for step in facts.readings() for reading in step for sample in samples(reading))
     shown = list(islice(filter(_can_be_told, found), after, after + MOST_SAMPLES + 1))
     end = after + MOST_SAMPLES if len(shown) > MOST_SAMPLES else None
@@ -22,6 +22,6 @@ def report(facts: ServerFacts, after: int) -> GatewayReport:
 
 
 def _can_be_told(sample: GatewaySample) -> bool:
-    """Whether the store takes it: it refuses what is no count, time or size."""
+    """True if the store accepts a figure: its value is a count, time or size, and its texts are short."""
     name, labels, value = sample
     return 0 <= value <= MOST_VALUE and all(len(text) <= MOST_TEXT for text in (name, *labels.values()))

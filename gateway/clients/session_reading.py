@@ -1,4 +1,4 @@
-"""A session reads its queues while its client is connected: from the CONNACK on, until the connection ends."""
+"""Reading a session's queues while its client is connected: from the CONNACK until the connection ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SessionReading:
         self._judge_again = judge_again
 
     def begin(self, session: Session, known: list[SubscriptionState]) -> None:
-        """Have a session read what it is subscribed to already, as far as that is still allowed."""
+        """Read the queues of a session's known subscriptions, as far as those are still allowed."""
         epoch = session.connection.turn.permit_epoch
         if known:
             self._follow_all(session, known, epoch)
@@ -87,7 +87,7 @@ class SessionReading:
         in_steps(judge(), self._soon)
 
     def _forget(self, session: Session, subscription: SubscriptionState) -> None:
-        """It was allowed when it was made, and is not any more."""
+        """Drop a subscription of the log that is no longer allowed."""
         if session.link is not None:
             self._guard.took_away(session.connection, session.client_id, subscription.topic_filter)
             self._journal.record(Unsubscribed(session.client_id, [subscription.topic_filter]))
@@ -109,7 +109,7 @@ class SessionReading:
             self._deliverer.replays.begin(session, HistoryReplay(subscription, start, begins, True))
 
     def _all_there(self, session: Session, shares: list[SubscriptionState], epoch: int) -> None:
-        """`epoch`: of permissions, when the first of its subscriptions was judged."""
+        """Go on once all subscriptions are followed. `epoch`: the permissions' epoch when the first one was checked."""
         link = session.link
         if link is None or epoch == link.turn.permit_epoch:
             self._read_on(session, shares)
@@ -118,7 +118,7 @@ class SessionReading:
             self._judge_again(session, lambda _: self._read_on(session, []))
 
     def _read_on(self, session: Session, shares: list[SubscriptionState]) -> None:
-        """All readers are there."""
+        """Begin to send: all readers of the session exist."""
         if session.link is None:
             return
         session.reading = True

@@ -1,4 +1,4 @@
-"""Events of the store for its gateway: messages became safe, a session was taken over, an operator said something."""
+"""Events of the store for its gateway: messages became safe, a session was taken over, an operator sent a message."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StoreEvents:
         self.facts: ServerFacts | None = None  # of this process, for operators; None: the store is here, and has them
 
     def wake(self) -> None:
-        """The store has something to be taken."""
+        """The store has events: handle them in the next turn."""
         self._turn.request()
 
     def safe_advanced(self) -> None:
@@ -102,9 +102,9 @@ class StoreEvents:
         self._left_messages.judge(messages, then)
 
     def lost_entries(self, queue: Queue, position: int, log_offset: int, known_to: int | None = None) -> None:
-        """Readers at QoS 0 go on at the queue's end; those at QoS 1 and 2 first get from the log what they lack.
+        """Move the readers of a queue that lost entries. Those at QoS 1 and 2 first get these messages from the log.
 
-        `known_to`: log_offset up to which this gateway knew where the queue ends; None: the end of what it knows.
+        `known_to`: log_offset up to which this gateway knew the queue's entries; None: the end that it knows now.
         """
         if known_to is None:
             known_to = self._core.store.queues.end

@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE as they come: named as the log names them, judged, counted, then granted. No I/O."""
+"""Checks of SUBSCRIBE and UNSUBSCRIBE: names are translated to the log's, then permissions, then quotas. No I/O."""
 
 from __future__ import annotations
 

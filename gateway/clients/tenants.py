@@ -16,17 +16,20 @@ MOST_CLIENT_ID_BYTES = 65_535
 
 
 class Tenants:
-    """Owner of what is known of namespaces at this gateway: at most so many at a time."""
+    """Owner of this gateway's records of namespaces: at most `most` at a time."""
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._tenants: OrderedDict[str, Tenant] = OrderedDict()  # the one that was entered last is the last
+        self._tenants: OrderedDict[str, Tenant] = OrderedDict()  # the one that a client entered last is at the end
 
     def __iter__(self) -> Iterator[Tenant]:
         return iter(self._tenants.values())
 
     def enter(self, connection: Connection, connect: Connect, namespace: str) -> LoginRefused | None:
-        """Have a client be of a namespace (empty: the default one): its client identifier is that of the log then."""
+        """Put a client into a namespace (empty: the default one), and translate its client identifier to the log's.
+
+        Returns why the client is refused; None: it entered.
+        """
         if is_reserved(connect.client_id):
             fault = f"client identifiers that begin with {MARK} are the server's"
             return LoginRefused(fault, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
@@ -45,7 +48,7 @@ class Tenants:
         return None
 
     def enter_again(self, connection: Connection, namespace: str) -> None:
-        """Have a client be of the namespace of which another process found it to be."""
+        """Put a client that another process handed over into its namespace."""
         connection.tenant = self._tenant(namespace) if namespace else None
         if connection.tenant is not None:
             connection.tenant.connections += 1
@@ -55,7 +58,7 @@ class Tenants:
             connection.tenant.connections -= 1
 
     def _tenant(self, name: str) -> Tenant | None:
-        """None: there are as many as there may be, and all of them have clients."""
+        """The record of a namespace, made if needed; None: all of the `most` namespaces have clients."""
         found = self._tenants.get(name)
         if found is None:
             if len(self._tenants) >= self.most:

@@ -1,4 +1,4 @@
-"""Moving messages from queues to connections: caught-up subscribers share one read, one that is behind pulls."""
+"""Moving messages from queues to connections: subscribers that are up to date share one read; one that lags pulls."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from store.records._records import Records
 RANGE_RECORDS = 8_192
 RANGE_BYTES = 1 << 20
 ROUNDS_PER_TURN = 4
-MANY_READERS = 16  # of a session that have more: their ranges are read in one call, and have fewer records
-LEAST_MERGED = 4  # readers that are read at a time, of a session that has many: as many as its window has room for,
-MOST_MERGED = 64  # or so many, to find those that come next
+MANY_READERS = 16  # lagging readers of a session; if it has more, one call reads their ranges, with fewer records each
+LEAST_MERGED = 4  # least number of readers that are merged; more if the window has room for more,
+MOST_MERGED = 64  # and at most so many
 MANY_QUEUES = (
-    256  # grew: sessions that are behind pull in the next turn; one that reads so many pulls a round at a time
+    256  # if more queues grew, lagging sessions pull in the next turn; a session that reads more pulls once a turn
 )
-FAN_OUT_S = 0.001  # that queues that grew may take of one turn; others come in the next one
-QUEUES_BY_CLOCK = 16  # between two looks at it
-CATCH_UP_S = 0.002  # that all sessions that are behind may take of one turn, however often they pull in it
-HISTORY_S = 0.0002  # of it, for sessions that are sent history by pages; one of them gets a page in any case
-EXPANDED_RANGES = 4  # of messages that were compressed, of 1 MiB or one message each
-SETTLED_AT_ONCE = 256  # queues of which it is said how far their readers have come, each time
-SETTLED_SHARE = 16  # and one part in this many of all
-SETTLED_PER_STEP = 64  # of these queues,
-SETTLED_READERS = 1_000  # or as many as have so many readers: some 0.2 ms
+FAN_OUT_S = 0.001  # time in a turn for the queues that grew; the rest of them come in the next turn
+QUEUES_BY_CLOCK = 16  # queues between two looks at the clock
+CATCH_UP_S = 0.002  # time in a turn for all lagging sessions together, however often they pull in it
+HISTORY_S = 0.0002  # part of it for sessions that are sent history by pages; one of them gets a page in any case
+EXPANDED_RANGES = 4  # decompressed ranges that are kept for other readers, of 1 MiB or one message each
+SETTLED_AT_ONCE = 256  # queues that one settle() reports to the store,
+SETTLED_SHARE = 16  # and 1/16 of all others that wait for it
+SETTLED_PER_STEP = 64  # queues in one step of it,
+SETTLED_READERS = 1_000  # or fewer, if they have so many readers together: some 0.2 ms
 NOBODY: frozenset[Session] = frozenset()
 
 
 class MergedDelivery(NamedTuple):
     """Messages that were delivered from many readers of a session, merged."""
 
-    outcome: int  # of Link.deliver()
+    outcome: int  # the result of Link.deliver()
     readers: list[Reader]
     ranges: list[Records]
-    stop: int  # log_offset: behind it, readers that were not merged have messages as well
+    stop: int  # log_offset from which on readers that were not merged have messages too
 
 
 class Deliverer:
@@ -75,24 +75,24 @@ class Deliverer:
         self._exchange = exchange
         self._expander = expander
         self._moved: set[Queue] = set()  # LIVE queues whose readers may have come further since settle()
-        self._to_settle = 0  # of these, before the next settle()
+        self._to_settle = 0  # number of these queues that are left for this settle()
         self._settling = Steps(self._settle_some, soon)
-        self.of_server: dict[Reader, None] = {}  # those of topics that servers write, which come from no queue
+        self.of_server: dict[Reader, None] = {}  # readers of topics that servers write, which come from no queue
         self._ranges: dict[tuple[Queue, int], Records] = {}
-        self._later: list[Queue] = []  # grew as well, and the turn's time was over; the oldest first
-        self._lagging: dict[Session, set[Reader]] = {}  # whose queues have more: all of these, and some that did
-        self._behind: set[Session] = set()  # have more to read and room to take it
-        self._replaying: dict[Session, None] = {}  # those that are sent history: in turn, after the others
-        self._puts_off = self._has_put_off = False  # pulling, in this turn; in the one before
-        self._pulled_s = 0.0  # so long was pulled in this turn
-        self._waiting_safe: set[Session] = set()  # stand at a QoS 2 message that was not safe yet
+        self._later: list[Queue] = []  # queues that grew and found no time in their turn; the oldest first
+        self._lagging: dict[Session, set[Reader]] = {}  # readers whose queues have more; some may have caught up
+        self._behind: set[Session] = set()  # sessions that have more to read and room for it
+        self._replaying: dict[Session, None] = {}  # sessions that are sent history: in turn, after the others
+        self._puts_off = self._has_put_off = False  # pulls are put off: in this turn; in the turn before
+        self._pulled_s = 0.0  # time that was spent on pulls in this turn
+        self._waiting_safe: set[Session] = set()  # sessions that stand at a QoS 2 message that was not safe yet
         self._known_safe = 0  # log_offset before which everything was safe, the last time
-        self._waiting_read: dict[Queue, set[Session]] = {}  # what they have to read is on its way
-        self._expanded = 0  # ranges, so far
+        self._waiting_read: dict[Queue, set[Session]] = {}  # sessions that wait for an answer of the store
+        self._expanded = 0  # decompressed ranges so far
         self._outrun = Outrun()
         self.dropped = 0
         self.transient = 0  # subscriptions that end with their connection
-        self.durable = 0  # those of connected clients that do not
+        self.durable = 0  # other subscriptions of connected clients
         self.store_reads = 0
         self.shared_reads = 0
 
@@ -115,7 +115,7 @@ class Deliverer:
         self._take_out(reader, link.durable)
 
     def _take_out(self, reader: Reader, is_durable: bool) -> None:
-        """A reader that has no link any more."""
+        """Remove a reader, which has no link any more, from its queue."""
         queue = reader.queue
         assert queue.readers is not None
         queue.readers.remove(reader)
@@ -134,7 +134,7 @@ class Deliverer:
         self._queues.unfollow(queue)
 
     def stop(self, session: Session) -> None:
-        """The session's connection is gone."""
+        """Stop the readers of a session whose connection has ended."""
         readers = list(session.readers.values())
         for reader in readers:
             reader.link = None  # at once: nothing more is sent; what else there is to do may take several turns
@@ -156,14 +156,14 @@ class Deliverer:
 
     @property
     def pending(self) -> set[Session]:
-        """Sessions that have more to read, and no reason of their own not to."""
+        """Sessions that have more to read and are ready to take it; they wait for the gateway or the store."""
         later = {reader.session for reader in readers_of(self._later)}
         return self._behind.union(self._waiting_safe, self._replaying, later, *self._waiting_read.values())
 
     # --- per turn
 
     def grew(self, queues: Iterable[Queue]) -> None:
-        """Deliver what is new in these queues, and what is safe by now."""
+        """Deliver what is new in these queues, and what became safe."""
         if not self._sessions.are_ours:
             self._fell_behind(readers_of([*self._later, *queues]))
             self._later = []
@@ -221,18 +221,18 @@ class Deliverer:
             self._moved.add(queue)
 
     def room(self, sessions: Iterable[Session]) -> None:
-        """These sessions can take more than before."""
+        """Deliver more to these sessions: their windows or buffers have room again."""
         self._behind.update(sessions)
 
     def catch_up(self) -> None:
-        """At the end of a turn: let the sessions that are behind pull, unless that is put off to the next one."""
+        """Call at the end of a turn: lagging sessions pull, unless that is put off to the next turn."""
         self._has_put_off, self._puts_off = self._puts_off, False
         if not self._has_put_off:
             self._catch_up()
         self._pulled_s = 0.0
 
     def _catch_up(self) -> None:
-        """Each for a bounded number of rounds, all for a bounded time."""
+        """Let lagging sessions pull: each for a bounded number of rounds, all for a bounded time."""
         if not self._sessions.are_ours:
             return
         if self._behind:
@@ -242,7 +242,7 @@ class Deliverer:
         self._ranges.clear()
 
     def _pull_some(self) -> None:
-        """For what is left of the turn's time for that; one session in each turn in any case."""
+        """Let sessions pull until CATCH_UP_S of this turn is used up; at least one session pulls if time is left."""
         if self._pulled_s >= CATCH_UP_S:
             return
         began_s = time.perf_counter()
@@ -271,11 +271,11 @@ class Deliverer:
 
     @property
     def has_more(self) -> bool:
-        """Whether some session can go on at once."""
+        """True if some session can go on without waiting for the store."""
         return bool(self._behind or self._replaying or self._later) and self._sessions.are_ours
 
     def _pull(self, session: Session, ends_s: float) -> bool:
-        """Deliver from all of a session's queues, merged. True if it could go on."""
+        """Deliver from all of a session's queues, merged. True if the session has more and can go on."""
         queues = 0
         for number in range(ROUNDS_PER_TURN):
             if number and (queues > MANY_QUEUES or time.perf_counter() >= ends_s):
@@ -323,7 +323,7 @@ class Deliverer:
         return True
 
     def _pending(self, session: Session) -> list[Reader]:
-        """Those of its readers whose queues have more."""
+        """The readers of a session whose queues have more."""
         lagging = self._lagging.get(session, ())
         pending = with_more(lagging)
         if not pending:
@@ -336,9 +336,9 @@ class Deliverer:
     def _deliver_nearest(
         self, session: Session, pending: list[Reader], most: int, ends_s: float
     ) -> MergedDelivery | None:
-        """Deliver from so many of a session's readers, merged: those whose next messages are the oldest.
+        """Deliver from `most` of a session's readers, merged: the ones whose next messages are the oldest.
 
-        Each range is short, so a range that is used up is read on at once. None: the session has to wait for a range.
+        Each range is short, so the next one is read as soon as one is used up. None: the session waits for a range.
         """
         readers, stop = nearest(pending, most)
         most_lag = self._settings.qos0_lag_messages
@@ -353,7 +353,7 @@ class Deliverer:
         return MergedDelivery(outcome, readers, ranges, stop)
 
     def _read_on(self, readers: list[Reader], ranges: list[Records], ends_s: float) -> bool:
-        """Read what comes behind those ranges that are used up. False if there is none, or no time or room for it."""
+        """Replace ranges that are used up by the next ones. False if none is, or there is no time or room left."""
         used_up = [i for i, records in enumerate(ranges) if readers[i].position >= records.next and readers[i].lag]
         link = readers[0].link
         if not used_up or link is None or link.is_full() or time.perf_counter() >= ends_s:
@@ -364,7 +364,7 @@ class Deliverer:
         return found is not None
 
     def _ranges_of(self, readers: list[Reader]) -> list[Records] | None:
-        """The next range of each of a session's few readers; None if the session has to wait for one of them."""
+        """The next range of each of a session's few readers; None if the session has to wait for one of the ranges."""
         ranges = []
         most_lag, share = self._settings.qos0_lag_messages, len(readers)
         self._outrun.goes_on(readers[0].session, readers, most_lag, time.perf_counter())
@@ -388,9 +388,10 @@ class Deliverer:
         return ranges if len(ranges) == share else None
 
     def _resumes(self, reader: Reader, records: Records) -> bool:
-        """Read in the tier, if there is one, what retention has dropped in front of a range, before the range.
+        """Begin a replay from the tier, if there is one, of messages before a range that retention has dropped.
 
-        Of QoS 0 only what a replay was to go on with: a client that is slow for what is new misses it.
+        Returns whether a replay began. At QoS 0 it begins only for a reader that was replaying: other slow clients miss
+        these messages.
         """
         begins = records.log_offset(0) if records.count else self._queues.end
         if reader.only_live or reader.reached >= begins:
@@ -408,13 +409,13 @@ class Deliverer:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a client that takes what it is sent is far behind in messages of QoS 0, which would be dropped."""
+        """True if a client that does read lags so far that messages of QoS 0 would soon be dropped for it."""
         return bool(self._outrun) and self._outrun.is_any(time.perf_counter())
 
     def _many_ranges_of(self, readers: list[Reader]) -> list[Records] | None:
-        """The next range of each of these readers, in one call; None if the session has to wait for one of them.
+        """The next range of each of these readers, in one call; None if the session has to wait for one of the ranges.
 
-        A message may match thousands of one session's subscriptions.
+        One call, since a message may match thousands of subscriptions of one session.
         """
         share = len(readers)
         queues, positions, dropped = places_of(readers, self._settings.qos0_lag_messages)
@@ -435,8 +436,11 @@ class Deliverer:
         return [self._as_published(records, share) for records in ranges] if is_compressed else ranges
 
     def _range(self, session: Session, queue: Queue, position: int, share: int = 1) -> Records | Literal[False] | None:
-        """`share`: so many ranges are held at a time. None: it is on its way; False: its first payload is being
-        decompressed, and the session is told by accept_more()."""
+        """The next range of a queue, from this turn's cache or the store. `share`: number of ranges held at a time.
+
+        None: the store will answer later. False: the first payload is being decompressed; accept_more() tells the
+        session when that is done.
+        """
         records = self._ranges.get((queue, position))
         if records is not None:
             self.shared_reads += 1
@@ -460,19 +464,19 @@ class Deliverer:
         return plain
 
     def _note_expanded(self, is_copy: bool) -> None:
-        """Decompressed ranges are copies, so only so many of a turn are kept for others."""
+        """Count a decompressed range: such ranges are copies, so only EXPANDED_RANGES of a turn are kept for others."""
         if is_copy:
             self._expanded += 1
             if self._expanded % EXPANDED_RANGES == 0:
                 self._ranges.clear()
 
     def settle(self) -> None:
-        """Tell queues that only live in memory which entries their readers still need. To be called now and then."""
+        """Tell the store which entries readers still need of queues that live only in memory. Call now and then."""
         self._to_settle = SETTLED_AT_ONCE + len(self._moved) // SETTLED_SHARE
         self._settling.start()
 
     def _settle_some(self) -> bool:
-        """Whether there is more to settle."""
+        """Report some of the moved queues. True if there are more to report."""
         floors: list[tuple[Queue, int]] = []
         looked_at = 0
         while self._moved and len(floors) < SETTLED_PER_STEP and looked_at < SETTLED_READERS:
@@ -486,7 +490,7 @@ class Deliverer:
 
 
 def _is_transient(reader: Reader) -> bool:
-    """Whether it is the reader of a subscription that the store does not have."""
+    """True if the reader's subscription ends with its connection, so the store does not have it."""
     return not reader.link.durable and not reader.only_live
 
 

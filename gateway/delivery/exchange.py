@@ -1,4 +1,4 @@
-"""Messages in flight that need more than a place in the ring: QoS 2 towards clients, and retained ones at QoS 1.
+"""Messages in flight that need more than a place in the ring: QoS 2 to clients, and retained messages at QoS 1.
 
 The identifiers of QoS 2 messages go to the log before they go to the client, so that a restart neither repeats nor
 forgets one (MQTT 5 section 4.3.3; those of QoS 1 messages from queues need not survive: they are sent again).
@@ -30,27 +30,27 @@ SENT_BYTES_PER_ROUND = 1 << 20
 
 
 Place = tuple[Records, int] | None
-"""Where a record stands; None if it is gone."""
+"""A record: a range and an index in it; None if the record is gone."""
 Started = tuple[int, HeldMessage, Place]
 
 
 class Exchange:
-    """The QoS 2 (and held QoS 1) rules of a session; no I/O but through its link and the journal."""
+    """The rules of QoS 2 (and of held QoS 1 messages) of a session. Its only I/O goes through link and journal."""
 
     def __init__(self, store: Store, journal: Journal, expander: Expander) -> None:
         self._queues = store.queues
         self._expander = expander
         self._journal = journal
-        # Of sessions with messages in flight or put off that may not be allowed any more: what judges a topic.
+        # The check of a topic, for sessions whose messages in flight or put off may not be allowed any more.
         self._judged: dict[Session, Callable[[bytes], bool]] = {}
 
     def judge(self, session: Session, may_read: Callable[[bytes], bool]) -> None:
-        """Have what is in flight or put off judged by its topic before it is sent (again)."""
+        """Check the topics of a session's messages in flight or put off before these are sent (again)."""
         if session.backlog or session.inflight:
             self._judged[session] = may_read
 
     def left(self, session: Session) -> None:
-        """Its connection is gone."""
+        """Forget a session whose connection has ended."""
         self._judged.pop(session, None)
         self._expander.left(session)
 
@@ -88,14 +88,14 @@ class Exchange:
         return not session.inflight.blocked
 
     def owe(self, session: Session, retained: list[HeldMessage]) -> None:
-        """Retained messages for a new subscription: a durable session gets them even if this process dies first."""
+        """Put off retained messages for a new subscription; a durable session gets them even if this process dies."""
         owed = [as_sent(0, item) for item in retained if item.qos] if session.expiry_s else []
         for at in range(0, len(owed), OWED_PER_RECORD):
             self._journal.record(Progress(session.client_id, owed=owed[at : at + OWED_PER_RECORD]))
         self.put_off(session, retained)
 
     def put_off(self, session: Session, items: Sequence[BacklogItem]) -> None:
-        """Have something sent before anything more from the queues."""
+        """Queue items that are sent before anything more from the session's queues."""
         if not items:
             return
         if not isinstance(session.backlog, deque):
@@ -104,7 +104,7 @@ class Exchange:
         session.connection.behind = True
 
     def go_on(self, session: Session) -> bool:
-        """Send a bounded part of what was put off. False: the window is full, or the records are on their way."""
+        """Send a bounded part of what was put off. False: the window is full, or the store will answer later."""
         link = session.connection
         started: list[Started] = []
         goes_on = not session.backlog or self._take_backlog(session, session.backlog, started)
@@ -113,7 +113,7 @@ class Exchange:
         return goes_on
 
     def _send_listed(self, session: Session, listed: RetainedBatch) -> bool:
-        """Send some of one list, by the compiled path: what it puts in flight is acknowledged there as well."""
+        """Send some messages of one list by the compiled path, which handles their acknowledgements too."""
         link = session.connection
         log_offsets = listed.log_offsets[listed.asked_from :] if listed.asked_from else listed.log_offsets
         found = self._queues.read_at(log_offsets, SENT_BYTES_PER_ROUND, link.accept_more)
@@ -143,8 +143,10 @@ class Exchange:
         return True
 
     def _plain(self, session: Session, place: Place) -> tuple[Place, int] | None:
-        """A place where the message stands as it was published; and its size there if it is not where it was. None: the
-        session is told when it is there."""
+        """The record with its payload as it was published, and its size if it had to be decompressed (otherwise 0).
+
+        None: it is being decompressed, and the session is told when that is done.
+        """
         if place is None:
             return None, 0
         records = self._expander.for_session(session, place[0], start=place[1], count=1)
@@ -228,7 +230,7 @@ class Exchange:
                 session.connection.write(packet)
 
     def resend(self, session: Session) -> None:
-        """After a reconnection: everything in flight again, in order, with its identifiers [MQTT-4.4.0-1]."""
+        """Send everything in flight again after a reconnection, in order, with its identifiers [MQTT-4.4.0-1]."""
         retained = [item for item in session.backlog if not isinstance(item, int)]
         in_ring = [packet_id for packet_id, _ in session.inflight.unacknowledged()]
         session.backlog = ()
@@ -237,7 +239,7 @@ class Exchange:
             self.go_on(session)
 
     def _send_again(self, session: Session, packet_id: int, ring: dict[int, int], place: Place) -> None:
-        """Nothing is sent if it was acknowledged meanwhile, or has expired."""
+        """Send one message in flight again, unless it was acknowledged meanwhile or has expired."""
         outgoing = session.inflight.held.get(packet_id)
         if outgoing is not None and outgoing.released:
             _write(session, success(PacketType.PUBREL, packet_id))
@@ -254,13 +256,16 @@ class Exchange:
         _write(session, packet)
 
     def _give_up(self, session: Session, packet_id: int, outgoing: HeldMessage) -> bytes:
-        """A QoS 2 message that is gone. The client may hold its identifier: it must not take the next one for it."""
+        """Send PUBREL for a QoS 2 message that is gone.
+
+        The client may hold its identifier, and must not take the next message with it for this one.
+        """
         outgoing.released = True
         if session.expiry_s:
             self._journal.record(Progress(session.client_id, released=[packet_id]))
         return success(PacketType.PUBREL, packet_id)
 
-    # --- what the client answers
+    # --- the client's answers
 
     def on_puback(self, session: Session, packet_id: int) -> None:
         outgoing = session.inflight.held.get(packet_id)
@@ -292,7 +297,7 @@ class Exchange:
             self._acknowledged(session, packet_id)
 
     def on_pubrel(self, session: Session, packet_id: int) -> None:
-        """The client releases a QoS 2 message that it published."""
+        """Answer PUBREL for a QoS 2 message that the client published."""
         link = session.connection
         known = packet_id in session.received
         session.received -= {packet_id}
@@ -318,7 +323,7 @@ class Exchange:
 
 
 def _singles(backlog: Iterable[BacklogItem]) -> Iterator[int | HeldMessage]:
-    """The first of what was put off, up to a list."""
+    """The first items that were put off, up to a RetainedBatch."""
     for item in islice(backlog, SENT_PER_ROUND):
         if isinstance(item, RetainedBatch):
             return
@@ -326,7 +331,7 @@ def _singles(backlog: Iterable[BacklogItem]) -> Iterator[int | HeldMessage]:
 
 
 def _position(item: int | HeldMessage, inflight: Inflight, ring: dict[int, int]) -> int | None:
-    """log_offset of the record that it takes to send something that was put off; None if it takes none."""
+    """log_offset of the record that an item needs to be sent; None: it needs no record."""
     if isinstance(item, HeldMessage):
         return item.log_offset
     outgoing = inflight.held.get(item)
@@ -353,7 +358,7 @@ def _encode(session: Session, packet_id: int, outgoing: HeldMessage, place: Plac
 
 
 def _as_subscribed(session: Session, log_offset: int, place: Place) -> HeldMessage:
-    """A QoS 1 message from the queues as it went out: with what the subscriptions that match say together."""
+    """A QoS 1 message from the queues as it was sent: with the options of all matching subscriptions together."""
     if place is None:
         return HeldMessage(log_offset, 1, False, ())
     records, i = place

@@ -1,4 +1,4 @@
-"""Messages that were stored compressed, as MQTT clients get them: decompressed once for all their readers.
+"""Decompression of stored messages for MQTT clients, once for all readers of a message.
 
 Decompressed records are kept for a while, within a bound, so that readers at different places share one copy. A large
 payload is decompressed in steps, one payload after another; sessions that come to it meanwhile wait.
@@ -21,8 +21,8 @@ from store.records.compression import BadFrame, NoLibrary, pieces, plain, stated
 
 EXPANDED_BYTES = 1 << 20  # of payloads that are decompressed at a time: one message, if it alone has more
 KEPT_BYTES = 16 << 20  # of decompressed records that are kept; the one used last stays in any case
-AT_ONCE_BYTES = 256 << 10  # a payload that has no more is decompressed at once: 0.25 ms
-MOST_PENDING = 8  # large payloads whose turn has not come; each has some MiB, so the next one is decompressed at once
+AT_ONCE_BYTES = 256 << 10  # a payload up to this size is decompressed at once: 0.25 ms
+MOST_PENDING = 8  # large payloads that wait, of some MiB each; one more is decompressed at once
 
 T = TypeVar("T")
 
@@ -39,10 +39,10 @@ class _Pending:
 
 
 class Expander:
-    """Owner of the records that were decompressed last, and of those that are being decompressed.
+    """Owner of the records that were decompressed last, and of the records that are being decompressed.
 
-    A session that has waited does not wait again before it finds something there: with so many payloads under way that
-    they push one another out, one that needs several at a time would wait for ever.
+    A session that has waited does not wait again until it finds a record that is kept. Otherwise a session that needs
+    several payloads at a time could wait for ever, as other payloads push them out.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], most_bytes: int = KEPT_BYTES) -> None:
@@ -69,12 +69,15 @@ class Expander:
     def for_session(
         self, session: Session, records: Records, most_bytes: int = EXPANDED_BYTES, start: int = 0, count: int = -1
     ) -> Records | None:
-        """As as_published(), but the range may end before a large payload. None: it begins with one that is being
-        decompressed; the session is told by accept_more()."""
+        """Like as_published(), but the range may end before a large payload.
+
+        None: the range begins with a payload that is being decompressed; accept_more() tells the session when that is
+        done.
+        """
         return expanded(records, partial(self._for_session, session), most_bytes, start, count)
 
     def left(self, session: Session) -> None:
-        """Its connection is gone."""
+        """Forget a session whose connection has ended."""
         self._impatient.discard(session)
 
     def _at_once(self, records: Records, i: int) -> bytes | None:

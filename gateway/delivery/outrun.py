@@ -1,4 +1,4 @@
-"""Subscribers that read, and are far behind in messages of QoS 0 all the same: publishers wait for them."""
+"""Subscribers that do read, but lag far in messages of QoS 0: publishers wait for them."""
 
 from __future__ import annotations
 
@@ -12,37 +12,40 @@ from gateway.sessions.session import Session
 # Publishers wait for a subscriber that is this many messages behind. The log has about as much in memory, where
 # reading costs least.
 FAR_BEHIND = 16_384
-FAST_PER_S = 10_000  # if it takes so many a second, or it is not known yet,
-HELD_S = 0.05  # and for so long after it could take something
-MEASURED_S = 0.05  # how many it takes is measured for so long at least
+FAST_PER_S = 10_000  # messages a second; publishers wait only for a subscriber that takes as many, or was not measured,
+HELD_S = 0.05  # and only for this time after the subscriber could take something
+MEASURED_S = 0.05  # shortest time of a measurement
 
 
 class ReadingPace(NamedTuple):
-    """How a session reads, by the messages that one of its readers takes."""
+    """The speed of a session, measured at one of its readers."""
 
     reader: Reader
-    since_s: float  # of the caller's clock, when it was looked at the last time,
-    position: int  # and stood here
-    per_s: float  # that it took before that; infinite: it is not known yet
+    since_s: float  # by the caller's clock: when the measurement began,
+    position: int  # and the reader's position then
+    per_s: float  # messages a second in the measurement before; infinite: there was none
 
 
 class Outrun:
-    """Owner of the sessions that are far behind, and of how fast they read.
+    """Owner of the sessions that lag far, and of their speed.
 
-    A slow client takes what fits into its socket at once and then nothing for some time, so what it takes at once says
+    A slow client takes at once what fits into its socket, and then nothing for some time, so a short measurement says
     little.
     """
 
     def __init__(self) -> None:
         self._paces: dict[Session, ReadingPace] = {}
-        self._waited_for: dict[Session, float] = {}  # when they could take something, the latest at the end
+        self._waited_for: dict[Session, float] = {}  # when each could last take something, the latest at the end
 
     def __bool__(self) -> bool:
-        """Whether publishers may have to wait."""
+        """True if publishers may have to wait."""
         return bool(self._waited_for)
 
     def goes_on(self, session: Session, readers: Iterable[Reader], most_lag: int, now_s: float) -> None:
-        """A session can take something, for these readers. Publishers do not wait before a QoS 0 one lags by more."""
+        """Note that a session can take messages, for these readers; measure its speed if a QoS 0 reader lags far.
+
+        A reader lags far by FAR_BEHIND messages, or by half of `most_lag`, from which on messages are dropped for it.
+        """
         far = min(FAR_BEHIND, most_lag // 2)
         pace = self._paces.get(session)
         if pace is None or pace.reader.lag <= far:
@@ -60,12 +63,12 @@ class Outrun:
             self._waited_for[session] = now_s
 
     def is_through(self, session: Session) -> None:
-        """It is not far behind any more, or gone."""
+        """Forget a session that does not lag far any more, or has ended."""
         if self._paces.pop(session, None) is not None:
             self._waited_for.pop(session, None)
 
     def is_any(self, now_s: float) -> bool:
-        """Whether publishers are to wait."""
+        """True if publishers have to wait now."""
         if not self._waited_for:
             return False
         session = next(reversed(self._waited_for))

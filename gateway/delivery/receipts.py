@@ -24,7 +24,7 @@ def wants_receipt(publish: Publish) -> bool:
 
 @dataclass(slots=True, eq=False)
 class AwaitedReceipt:
-    """An acknowledgement that says where its message is; sent once that is known and the message is safe."""
+    """An acknowledgement with the message's place; sent once the place is known and the message is safe."""
 
     connection: Connection
     journal: Journal
@@ -35,7 +35,7 @@ class AwaitedReceipt:
     asking: bool = True
 
     def placed(self, log_offset: int) -> None:
-        """The message stands at a log_offset; -1: it is stored, but where was forgotten with a connection."""
+        """Take the message's log_offset; -1: it is stored, but its place was lost with a connection to the store."""
         self.log_offset = log_offset
         if log_offset < 0:
             self._located(None)
@@ -52,7 +52,7 @@ class AwaitedReceipt:
         self._send_if_complete()
 
     def refused(self, reason_code: ReasonCode) -> None:
-        """The store did not take the message, so the client may use its packet identifier for another."""
+        """Send a refusal: the store did not take the message, so its packet identifier is free again."""
         if self.publish.qos == 2:
             self.journal.forget_received(self.connection.session, [self.publish.packet_id or 0])
         self.journal.refused_messages += 1

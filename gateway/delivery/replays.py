@@ -1,10 +1,10 @@
-"""Replay of what no queue has all of (`+/x`, `#`, `a/+/c`): read from the log by pages, then on to live ones.
+"""Replay for topic filters that no queue has completely (`+/x`, `#`, `a/+/c`): pages of the log, then live messages.
 
-One page is asked for once the page before it is on its way to the client; what takes a while to come, from the tier or
-over the wire, is asked for while the page before it is sent. So a replay takes no more memory than two pages.
-A page is sent as a queue's range is; but messages that stay in flight when the connection ends are sent one by one,
-since the log is told of them. A replay ends with its connection. What the session's queues have waits for it. A session
-that was away, or slow, for longer than the log keeps goes on by the same pages, which the tier has: then its position
+The next page is asked for once the page before it has been passed to the client's connection; a page that takes long,
+from the tier or over the wire, is asked for while the page before it is sent. So a replay needs memory for two pages.
+A page is sent as a queue's range is; but messages that stay in flight after the connection are sent one by one, since
+the log records them. A replay ends with its connection. Messages of the session's queues wait for the replay. A session
+that was away, or slow, for longer than the log keeps messages reads the same pages from the tier: then its position
 waits for them.
 """
 
@@ -34,27 +34,27 @@ WITHOUT_HISTORY = ("now", "latest")
 COMPRESSED: Final = int(RecordFlag.COMPRESSED)
 NO_STOP: Final = (1 << 64) - 1  # log_offset
 RECORD_ALIGNMENT_BYTES: Final = 8
-ASK_AGAIN_S: Final = 1.0  # for history that cannot be read now
+ASK_AGAIN_S: Final = 1.0  # the wait before history is asked for again that could not be read
 
 
 def replay_from(subscribe: Subscribe) -> str | None:
-    """Where a SUBSCRIBE wants to begin; None: with what is published from now on."""
+    """The position from which a SUBSCRIBE wants to read; None: from now on."""
     return dict(subscribe.properties.user_properties).get(FROM_PROPERTY)
 
 
 def reads_history(subscribe: Subscribe) -> bool:
-    """Whether a SUBSCRIBE asks for messages older than itself, retained ones aside."""
+    """True if a SUBSCRIBE asks for messages older than itself, besides retained ones."""
     where = replay_from(subscribe)
     return where is not None and where not in WITHOUT_HISTORY
 
 
 class Replays:
-    """The rules of replaying; sessions own which replays go on."""
+    """The rules of replays. A session owns its replays."""
 
     def __init__(
         self, core: Core, exchange: Exchange, expander: Expander, room: Callable[[list[Session]], object]
     ) -> None:
-        """`room` is told of sessions that can take more than before."""
+        """`room` is called with sessions that have more to be sent."""
         self._store = core.store
         self._turn = core.turn
         self._exchange = exchange
@@ -65,7 +65,10 @@ class Replays:
         self._queue_qos0 = core.settings.queue_qos0
 
     def seek(self, topic_filter: str, where: str, then: Callable[[int | None], None], start: int = 0) -> None:
-        """The log_offset that `where` stands for; None if it stands for none. Each step looks at a part of the log."""
+        """Find the log_offset of a position such as `earliest` or a time; `then` gets it, or None if there is none.
+
+        Each step looks at a part of the log.
+        """
 
         def sought(found: SoughtPosition | None) -> None:
             if found is None or found.found:
@@ -76,14 +79,14 @@ class Replays:
         self._store.history.seek(topic_filter, where, start, sought)
 
     def begin(self, session: Session, replay: HistoryReplay) -> None:
-        """The subscription's readers are there, or will be; what they have comes behind it."""
+        """Begin a replay. The messages of the subscription's readers, which may be added later, are sent after it."""
         session.replays = [*session.replays, replay]
         session.connection.behind = True
         self._room([session])
         self._turn.request()
 
     def begin_for(self, reader: Reader, start: int) -> None:
-        """Read from `start` on what stands in front of the log_offset that the reader has reached."""
+        """Begin a replay for a reader: from log_offset `start` up to the one that the reader has reached."""
         subscription = SubscriptionState(
             reader.topic_filter,
             reader.qos,
@@ -97,15 +100,16 @@ class Replays:
         self.begin(reader.session, replay)
 
     def end(self, session: Session, replay: HistoryReplay) -> None:
-        """It is over, or not allowed any more; what its subscription's queues have comes at once."""
+        """End a replay that is complete or no longer allowed; the messages of its subscription's queues come next."""
         session.replays = [each for each in session.replays if each is not replay]
         session.connection.behind = session.has_something_first
         self._room([session])
         self._turn.request()
 
     def go_on(self, session: Session) -> int | None:
-        """Send more of a page that has come. Once everything that was read is on its way, read more, of what stands
-        furthest back. An outcome of Link.deliver(); None: what comes next is on its way, or there is no more.
+        """Send more of a page, or ask for the next page of the replay that stands furthest back.
+
+        Returns the result of Link.deliver(); None: the next page has not come yet, or there is no more.
         """
         for replay in session.replays:
             if replay.page is not None:
@@ -122,7 +126,7 @@ class Replays:
         return None
 
     def _send(self, session: Session, replay: HistoryReplay, reader: Reader, records: Records) -> int | None:
-        """Send what the client takes of a page, by the compiled path."""
+        """Send as much of a page as the client takes, by the compiled path."""
         found = records
         if records.flags & COMPRESSED:
             plain = self._expander.for_session(session, records, start=reader.position)
@@ -158,7 +162,7 @@ class Replays:
         self._turn.request()
 
     def _take(self, session: Session, replay: HistoryReplay, page: Page) -> None:
-        """What is sent next. The page behind it is asked for at once, if its answer takes a while."""
+        """Make a page the one that is sent next. If the next page comes from elsewhere, it is asked for at once."""
         replay.ahead = None
         replay.next = max(page.next, replay.next)
         if page.records and not replay.resumes and not (session.expiry_s and replay.subscription.qos):
@@ -174,7 +178,7 @@ class Replays:
         self._turn.request()
 
     def _put_off(self, session: Session, replay: HistoryReplay, page: Page) -> None:
-        """Have messages sent one by one, as those have to be of which the log is told."""
+        """Put off the messages of a page: they are sent one by one, as the log records them."""
         make = partial(_resumed, self._queue_qos0) if replay.resumes else _outgoing
         found = list(make(session, replay, pasts_of(page.records)))
         if replay.next >= replay.stop:
@@ -191,7 +195,7 @@ class Replays:
 
 
 def _outgoing(session: Session, replay: HistoryReplay, messages: list[Past]) -> Iterator[HeldMessage]:
-    """The messages that the client is sent of these. One that is left out passes its count of lost messages on."""
+    """The messages of a page that the client is sent. A skipped message passes its count of lost messages on."""
     subscription = replay.subscription
     ids = (subscription.subscription_id,) if subscription.subscription_id else ()
     client_id = session.client_id.encode()
@@ -205,8 +209,11 @@ def _outgoing(session: Session, replay: HistoryReplay, messages: list[Past]) -> 
 
 
 def _resumed(has_qos0: bool, session: Session, replay: HistoryReplay, messages: list[Past]) -> Iterator[HeldMessage]:
-    """As _outgoing(), of what the session would have read in its queues: once, whatever subscriptions match, and
-    without what it had in flight already. `has_qos0`: messages of QoS 0 wait for clients that are away."""
+    """Like _outgoing(), but for a page in place of the session's queues, which no longer have its messages.
+
+    Each message is sent once, however many subscriptions match, and not if it was in flight already. `has_qos0`: queues
+    keep messages of QoS 0 for clients that are away.
+    """
     if replay.later is None:
         replay.later = _later_readers(session, replay)
     resuming = [each for each in session.replays if each.resumes]

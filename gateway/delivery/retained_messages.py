@@ -1,4 +1,4 @@
-"""The retained messages that a new subscription brings: found some pages at a time, sent before anything newer."""
+"""Retained messages for a new subscription: found some pages at a time, and sent before anything newer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class RetainedMessages:
         self._sys_topics = sys_topics
 
     def are_wanted(self, session: Session, subscription: SubscriptionState) -> bool:
-        """MQTT 5, 3.8.3.1: at each subscribe, only at a new one, or never. To be asked before it takes effect."""
+        """True if retain_handling asks for retained messages: at each SUBSCRIBE, at a new one, or never (3.8.3.1).
+
+        Call this before the subscription takes effect.
+        """
         if is_shared(subscription.topic_filter):
             return False
         if subscription.retain_handling == RetainHandling.SEND_IF_NEW_SUBSCRIPTION:
@@ -41,7 +44,7 @@ class RetainedMessages:
         return subscription.retain_handling == RetainHandling.SEND_AT_SUBSCRIBE
 
     def send(self, session: Session, pages: Pages) -> None:
-        """Send the first pages, in steps. Pages behind them are looked for as the client takes these."""
+        """Send the first pages, in steps. Later pages are looked up as the client takes these."""
         session.listings += 1  # nothing newer overtakes them
         in_steps(self._send_pages(session, pages, self._store.queues.end), self._soon)
 
@@ -59,17 +62,17 @@ class RetainedMessages:
             self._turn.request()
 
     def going_on(self, session: Session, more: MorePages) -> Callable[[], object]:
-        """What lists the next page, once it is called."""
+        """Return a function that looks up the next page."""
         return partial(self._soon, partial(self._next_retained, session, more.subscription, more.after, more.end))
 
     def _next_retained(self, session: Session, subscription: SubscriptionState, after: str, end: int) -> None:
-        """One page after another, so that others have theirs in between."""
+        """Look up the next page; pages of other subscriptions come in between."""
         if session.link is not None and not self._is_over(session, subscription):
             then = partial(self._found_more, session, subscription, end)
             self.lookups.add(subscription.topic_filter, after, then)
 
     def _is_over(self, session: Session, subscription: SubscriptionState) -> bool:
-        """Whether a subscription ended while its retained messages were listed; then that is at an end as well."""
+        """True if a subscription ended while its retained messages were looked up; then the look-up ends too."""
         if session.link is None or subscription.topic_filter in session.readers:
             return False
         session.listings -= 1
@@ -87,7 +90,7 @@ class RetainedMessages:
         self._turn.request()
 
     def _found_retained(self, session: Session, subscription: SubscriptionState, page: RetainedPage, end: int) -> None:
-        """`end`: what lies behind it comes from the subscription's queues, if it is not in the first page."""
+        """Send one page. `end`: log_offset from which on the subscription's queues have messages of later pages."""
         if session.link is None:
             return
         goes_on: Callable[[], object] | None = None

@@ -1,10 +1,10 @@
 """Shared subscriptions (MQTT 5, 4.8.2): sessions as consumers of the store's groups; no I/O.
 
-`$share/NAME/FILTER` is the consumer group NAME over FILTER. A session wants as many messages as its window has room
-for. What it was handed at QoS 0 is done with once it is written, at QoS 1 once the client has acknowledged it; if the
-connection ends first, it goes back to the group. At QoS 2 it must go to nobody else [MQTT-4.8.2-5]: it becomes the
-session's own, in the same append that says so to the log; without a session that outlives the connection, it is done
-with when the client has it, or the connection ends.
+`$share/NAME/FILTER` is the consumer group NAME over FILTER. A session asks for as many messages as its window has room
+for. A message at QoS 0 is acknowledged to the group once it is written, and at QoS 1 once the client has acknowledged
+it; if the connection ends first, it goes back to the group. A message at QoS 2 must go to no other client
+[MQTT-4.8.2-5]: the session takes it over from the group, both in one append to the log. If the session ends with its
+connection, a QoS 2 message is acknowledged to the group when the client has it, or the connection ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from store.state.offset_ranges import as_ranges
 MOST_WANTED = 512  # messages that a session is handed at a time
 WANTED_BYTES = 256 << 10
 MANY_IN_FLIGHT = 8_192  # a group that may have so many need not hear of each acknowledgement at once
-INVISIBLE_MS = 10_000  # what a gateway has whose store was killed, and which was killed itself, goes to others then
+INVISIBLE_MS = 10_000  # after this time the messages of a gateway that was killed go to other consumers
 EXTEND_S = 3.0
 MOST_NAME_CHARACTERS = 255  # of a group
 MOST_CONSUMER_CHARACTERS = 256
@@ -42,7 +42,7 @@ class SharedSubscriptions:
     """Owner of the GroupSubscriptions of this gateway's sessions."""
 
     def __init__(self, core: Core, expander: Expander, knows_users: Callable[[], bool]) -> None:
-        """`knows_users`: whether clients have users."""
+        """`knows_users` returns whether clients have users."""
         settings = core.settings
         self._store = core.store
         self._expander = expander
@@ -51,11 +51,11 @@ class SharedSubscriptions:
         self._turn = core.turn
         self._journal = core.journal
         self._knows_users = knows_users
-        self._active: dict[GroupSubscription[Session], None] = {}  # have something to be done
+        self._active: dict[GroupSubscription[Session], None] = {}  # those with work for deliver()
         self._is_held = False
         self._shares: dict[GroupSubscription[Session], None] = {}
         self._extended_s = 0.0
-        self.transient = 0  # those of sessions that end with their connection
+        self.transient = 0  # subscriptions of sessions that end with their connection
         self.durable = 0
 
     # --- coming and going
@@ -63,7 +63,7 @@ class SharedSubscriptions:
     def subscribe(
         self, session: Session, subscription: SubscriptionState, start: str, then: Callable[[str], None]
     ) -> None:
-        """Take part in a group, which is made if need be and begins at `start` then. `then`: why not; empty if so."""
+        """Join a group; a new group begins at `start`. `then` gets the reason if it fails, otherwise an empty text."""
         share = session.shares.get(subscription.topic_filter)
         if share is not None:
             share.subscription = subscription
@@ -83,7 +83,7 @@ class SharedSubscriptions:
         )
 
     def start(self, session: Session, subscriptions: Iterable[SubscriptionState]) -> None:
-        """A session has a connection again."""
+        """Join the groups of a session that has a connection again."""
         for subscription in subscriptions:
             self.subscribe(session, subscription, LATEST, _nothing)
 
@@ -96,7 +96,7 @@ class SharedSubscriptions:
         return share
 
     def handed_to(self, share: GroupSubscription[Session]) -> Callable[[LeasedMessages], None]:
-        """What takes the messages that its group hands it."""
+        """Return the function that takes messages which the group hands to this subscription."""
         return partial(self._handed, share)
 
     def is_seated(self, share: GroupSubscription[Session], seat: GroupConsumer) -> None:
@@ -105,7 +105,7 @@ class SharedSubscriptions:
         self.has_work(share)
 
     def hold(self) -> None:
-        """Want nothing more, give back what was not sent, and tell what was acknowledged; until go_on()."""
+        """Until go_on(): ask groups for nothing more, give unsent messages back, and report acknowledgements."""
         self._is_held = True
         for share in self._shares:
             if share.seat is not None:
@@ -115,13 +115,13 @@ class SharedSubscriptions:
                 self._tell_acks(share)
 
     def go_on(self) -> None:
-        """After hold()."""
+        """Resume after hold()."""
         self._is_held = False
         for share in self._shares:
             self.has_work(share)
 
     def _settings_of(self, name: str) -> GroupSettings:
-        """Those of a group that is made here. No message of it becomes a dead letter."""
+        """The settings of a group that a subscription makes. No message of it becomes a dead letter."""
         strategy = self._strategies.get(namespace_of(name).plain_group(name), self._strategy)
         return GroupSettings(
             partitions=STICKY_PARTITIONS if strategy == STICKY else 0,
@@ -132,7 +132,7 @@ class SharedSubscriptions:
         )
 
     def _user(self, session: Session) -> str | None:
-        """Whose group it becomes, if it is made."""
+        """The user that owns the group if this subscription makes it; None: nobody."""
         identity = session.link.identity if session.link is not None else None
         return identity.account if identity is not None and self._knows_users() else None
 
@@ -163,7 +163,7 @@ class SharedSubscriptions:
             self.transient += number
 
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:
-        """Leave a group. What was sent stays the client's until it has acknowledged it [MQTT-3.10.4-3]."""
+        """Leave a group. Messages that were sent stay with the client until it acknowledges them [MQTT-3.10.4-3]."""
         share = session.shares.get(topic_filter)
         if share is None or share.is_leaving:
             return False
@@ -176,13 +176,16 @@ class SharedSubscriptions:
         return True
 
     def _give_back(self, share: GroupSubscription[Session]) -> None:
-        """Return messages that were not sent to the group."""
+        """Give messages that the client was not sent back to the group."""
         if share.pending and share.seat is not None:
             share.seat.give_back([(run.serial, run.first, run.number) for run in share.pending])
         share.pending.clear()
 
     def leave(self, session: Session) -> bytes:
-        """The connection is gone, and what the client has not acknowledged is for others. What that was at QoS 1."""
+        """Leave all groups as the connection has ended; unacknowledged messages go back to the groups.
+
+        Returns those of QoS 1, packed for the log.
+        """
         if not session.shares:
             return b""
         if session.expiry_s and self._turn.batch.size:
@@ -221,13 +224,13 @@ class SharedSubscriptions:
                 self._turn.request()
 
     def room(self, sessions: Iterable[Session]) -> None:
-        """These sessions can take more than before."""
+        """Deliver more to these sessions: their windows or buffers have room again."""
         for session in sessions if self._shares else ():
             for share in session.shares.values():
                 self._active[share] = None
 
     def deliver(self) -> None:
-        """Send what was handed out, tell what was acknowledged, want more."""
+        """Send messages that groups handed out, report acknowledgements, and ask for more messages."""
         if not self._active or self._is_held or not self._store.sessions.are_ours:
             return
         active, self._active = self._active, {}
@@ -268,7 +271,7 @@ class SharedSubscriptions:
         seat.want(most, WANTED_BYTES, INVISIBLE_MS)
 
     def _send(self, share: GroupSubscription[Session]) -> None:
-        """Send what was handed out, as far as the window and the buffer have room."""
+        """Send the messages that were handed out, as far as window and buffer have room."""
         link, pending = share.session.connection, share.pending
         own: list[tuple[int, HeldMessage, int, bytes]] = []
         while pending and not link.paused:
@@ -288,8 +291,10 @@ class SharedSubscriptions:
             session.given_back = NONE
 
     def _to_send(self, share: GroupSubscription[Session]) -> HandedRange | None:
-        """The first run, with payloads as they were published; only a part of it if these are large. None: the session
-        is told when they are there."""
+        """The first run, with payloads as they were published; only a part of it if they are large.
+
+        None: they are being decompressed, and the session is told when that is done.
+        """
         pending = share.pending
         run = pending[0]
         if not run.is_plain:
@@ -307,7 +312,7 @@ class SharedSubscriptions:
         return run
 
     def _deal(self, share: GroupSubscription[Session], run: HandedRange) -> None:
-        """Send the first of a run, as many as go out at QoS 0 and 1."""
+        """Send the first messages of a run by the compiled path, up to one that it does not handle."""
         link, subscription = share.session.connection, share.subscription
         retain, ids = subscription.retain_as_published, share.subscription_ids
         stop = run.place + run.number
@@ -318,7 +323,7 @@ class SharedSubscriptions:
     def _send_next(
         self, share: GroupSubscription[Session], run: HandedRange, own: list[tuple[int, HeldMessage, int, bytes]]
     ) -> bool:
-        """Send one message, of any kind. False: the window is full."""
+        """Send one message, at any QoS. False: the window is full."""
         session, link, subscription = share.session, share.session.connection, share.subscription
         records, i, serial, queue_offset = run.records, run.place, run.serial, run.first
         record = Record._make(records[i])
@@ -351,7 +356,7 @@ class SharedSubscriptions:
         return True
 
     def _is_known(self, share: GroupSubscription[Session], serial: int, queue_offset: int) -> bool:
-        """Whether the client has this message already: a store that was restarted may have forgotten that."""
+        """True if the client was sent this message before: a restarted store may hand it out again."""
         delivery = share.in_flight.get(queue_offset)
         if delivery is not None:
             delivery.serial = serial
@@ -360,7 +365,7 @@ class SharedSubscriptions:
         return delivery is not None or queue_offset in share.settling
 
     def _make_own(self, share: GroupSubscription[Session], own: list[tuple[int, HeldMessage, int, bytes]]) -> None:
-        """Have these QoS 2 messages be the session's, and the group's no more; then they may be sent."""
+        """Move QoS 2 messages from the group to the session, in one append; they are sent once that is safe."""
         session = share.session
         sent = [as_sent(packet_id, outgoing) for packet_id, outgoing, _, _ in own]
         self._journal.record(Progress(session.client_id, sent=sent))
@@ -374,7 +379,7 @@ class SharedSubscriptions:
     # --- several times a second
 
     def tick(self) -> None:
-        """Keep the messages that clients take long over from going to other consumers."""
+        """Extend the leases of messages that slow clients have, so that these do not go to other consumers."""
         now_s = self._turn.now_s
         if now_s - self._extended_s < EXTEND_S:
             return
@@ -389,14 +394,14 @@ class SharedSubscriptions:
 
 
 def group_of(topic_filter: str) -> GroupKey:
-    """The group that a shared subscription is for."""
+    """The group of a shared subscription."""
     name, shared_filter = split_shared(topic_filter)
     assert name is not None
     return name, shared_filter
 
 
 def _is_awaited(settings: GroupSettings) -> bool:
-    """Whether an acknowledgement may let another consumer have a message."""
+    """True if an acknowledgement may let another consumer get a message, so that it must be reported at once."""
     is_least = settings.strategy is Strategy.LEAST_IN_FLIGHT
     return settings.partitions > 0 or is_least or settings.most_in_flight < MANY_IN_FLIGHT
 
@@ -410,7 +415,10 @@ def _consumer(client_id: str) -> str:
 
 
 def _hold(session: Session, log_offset: int, item: HeldMessage | Delivery) -> tuple[int, bool]:
-    """Its packet_id; that which it had, if it went back to the group when the last connection ended."""
+    """Put a message in flight. Returns its packet_id, and whether the client may have been sent it before.
+
+    A message that went back to the group when the last connection ended gets the packet_id that it had, if it is free.
+    """
     packet_id = session.given_back.get(log_offset, 0)
     inflight = session.inflight
     is_free = packet_id and packet_id not in inflight.held
@@ -421,7 +429,7 @@ def _hold(session: Session, log_offset: int, item: HeldMessage | Delivery) -> tu
 
 
 def _merged(receipts: Iterable[Receipt]) -> list[Receipt]:
-    """Those that lie together as one."""
+    """The receipts with adjacent ranges joined into one."""
     merged: list[Receipt] = []
     last = first = number = 0
     for serial, start, count in receipts:
@@ -437,4 +445,4 @@ def _merged(receipts: Iterable[Receipt]) -> list[Receipt]:
 
 
 def _nothing(_: str) -> None:
-    """For a caller that does not wait for the answer."""
+    """A callback for callers that do not wait for the answer."""

@@ -1,4 +1,4 @@
-"""SUBSCRIBE: what a subscription takes effect on, and from where it reads."""
+"""SUBSCRIBE: how subscriptions take effect, and from where they read."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from store.state.sessions import is_shared
 MOST_NAMED_CHARACTERS = 100  # of a topic filter in a reason string
 
 GRANTED_PER_TURN = 16  # subscriptions of all clients together: some 0.5 ms
-GRANTED_CHARACTERS = 32  # of a filter, that take as much as one more
-GRANTED_SHARED = 3  # a shared subscription takes as much as so many more
+GRANTED_CHARACTERS = 32  # characters of a topic filter that cost as much as one more subscription
+GRANTED_SHARED = 3  # additional cost of a shared subscription, in subscriptions
 
 Refusal = tuple[ReasonCode, str]
 NO_POSITION: Final = (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, f"{FROM_PROPERTY} is no position here")
@@ -43,35 +43,35 @@ Granted = tuple[SubscriptionState, int]
 
 @dataclass(slots=True)
 class _PendingSubscribe:
-    """A SUBSCRIBE that is being dealt with."""
+    """A SUBSCRIBE that is not answered yet."""
 
     session: Session
     subscribe: Subscribe
-    epoch: int  # of permissions, by which it was judged
-    answered: Awaited  # answers of the store, and one more until all subscriptions were looked at
+    epoch: int  # of the permissions by which it was checked
+    answered: Awaited  # answers of the store, and one more until all subscriptions were checked
     replay_from: str | None = None
-    looked_at: int = 0  # subscriptions that are granted or refused
-    added: set[str] = field(default_factory=set)  # new subscriptions that are granted, and not in the session so far
-    refusals: Mapping[int, ReasonCode] = field(default_factory=dict)  # what is not allowed, by the place in the packet
-    quota: str = ""  # why some of them are beyond a quota
-    # where a replay begins, by the place in the packet: a queue_offset, or a log_offset where no queue has all of it
+    looked_at: int = 0  # number of subscriptions that are granted or refused so far
+    added: set[str] = field(default_factory=set)  # filters of new granted subscriptions, not in the session yet
+    refusals: Mapping[int, ReasonCode] = field(default_factory=dict)  # refused subscriptions, by index in the packet
+    quota: str = ""  # the reason if some of them exceed a quota
+    # where a replay begins, by index in the packet: a queue_offset, or a log_offset if no queue has all messages
     positions: dict[int, int] = field(default_factory=dict)
     log_offsets: dict[int, int] = field(default_factory=dict)
-    froms: dict[int, int] = field(default_factory=dict)  # log_offset of a queue_offset, or of what the tier has of it
-    places: dict[str, list[int]] = field(default_factory=dict)  # by topic filter, once that is asked for
+    froms: dict[int, int] = field(default_factory=dict)  # log_offset of a queue's replay; the tier may have some of it
+    places: dict[str, list[int]] = field(default_factory=dict)  # of places_of(), by topic filter
     answers: list[ReasonCode] = field(default_factory=list)
-    why: str = ""  # one of them is a refusal
+    why: str = ""  # the reason string: why the first refused subscription is refused
     pages: Pages = field(default_factory=list)  # retained messages to be sent
 
     def places_of(self, topic_filter: str) -> list[int]:
-        """Where a filter stands in the packet."""
+        """The indices of a topic filter in the packet."""
         if not self.places:
             for i, wanted in enumerate(self.subscribe.subscriptions):
                 self.places.setdefault(wanted.topic_filter, []).append(i)
         return self.places[topic_filter]
 
     def refusal(self, i: int) -> Refusal | None:
-        """Why the client may not have the i-th subscription; None if it may."""
+        """The reason why permissions or a quota refuse the i-th subscription; None: they do not."""
         reason_code = self.refusals.get(i)
         if reason_code is None:
             return None
@@ -81,7 +81,7 @@ class _PendingSubscribe:
         return reason_code, "not allowed, or not with its history (`replay`)" if asks_more else "not allowed"
 
     def fault(self, i: int) -> Refusal | None:
-        """A replay that cannot begin."""
+        """A refusal if the i-th subscription's replay has no position to begin at; None: it has."""
         if self.replay_from is None or i in self.positions or i in self.log_offsets or i in self.froms:
             return None
         return NO_POSITION
@@ -92,7 +92,7 @@ class _PendingSubscribe:
 
 
 class Subscriptions:
-    """The rules of subscribing; sessions and delivery own the results."""
+    """The rules of SUBSCRIBE. Sessions and the Deliverer own the results."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Subscriptions:
         judge_again: Callable[[Session, Callable[[set[str]], None]], None],
     ) -> None:
         """`judge_again`: AccessReview.judge()."""
-        self._arrived: deque[_PendingSubscribe] = deque()  # to be granted at the end of this turn
+        self._arrived: deque[_PendingSubscribe] = deque()  # granted at the end of this turn
         self._queues = core.store.queues
         self._history = core.store.history
         self._settings = core.settings
@@ -122,10 +122,9 @@ class Subscriptions:
     def subscribe(
         self, session: Session, subscribe: Subscribe, epoch: int, refusals: Mapping[int, ReasonCode], quota: str = ""
     ) -> None:
-        """Make every granted subscription take effect, then answer. What the client sends meanwhile is kept.
+        """Make every granted subscription take effect, then answer. The client's next packets wait until then.
 
-        `epoch`: of permissions, when what is refused was being found out. `quota`: why some are refused by
-        QUOTA_EXCEEDED.
+        `epoch`: the permissions' epoch when `refusals` were found. `quota`: the reason of those with QUOTA_EXCEEDED.
         """
         answered = Awaited(0, lambda: self._all_answered(request))
         request = _PendingSubscribe(
@@ -149,7 +148,11 @@ class Subscriptions:
             yield
 
     def _locate(self, request: _PendingSubscribe, located: Awaited, i: int, topic_filter: str, where: str) -> None:
-        """A queue_offset is one of the filter's own queue; for all else only a queue that is whole will do."""
+        """Find where the i-th subscription's replay begins.
+
+        A queue_offset is a position in the filter's own queue. Any other position is looked for in a queue only if one
+        has all matching messages, otherwise in the log.
+        """
         is_offset = where.removeprefix("@").isdecimal()
         if where == "now" or where.startswith("="):
             _located(located, {}, i, None)
@@ -173,9 +176,10 @@ class Subscriptions:
         self._turn.request()
 
     def grant(self) -> None:
-        """Grant the next of what was asked for, all in one append.
+        """Grant the next subscriptions, all in one append.
 
-        At the end of a turn, once what came in is stored; and before a message is taken in that was read behind it.
+        Call this at the end of a turn, after incoming messages were stored; and before a message is accepted that was
+        read after a SUBSCRIBE.
         """
         self._turn.has_asked = False
         if not self._arrived:
@@ -200,8 +204,10 @@ class Subscriptions:
             self._turn.request()
 
     def _check_next(self, request: _PendingSubscribe, most: int) -> tuple[list[Granted], list[SubscriptionState]]:
-        """Fill in what is granted and what is answered, and record it. Returns what is granted, and what of that wants
-        retained messages."""
+        """Decide and record the next `most` subscriptions of a packet.
+
+        Returns the granted ones, and those of them that want retained messages.
+        """
         session, begin = request.session, request.looked_at
         wanted_now = request.subscribe.subscriptions[begin : begin + most]
         room = _room(session, len(wanted_now), self._settings.max_subscriptions_per_session) - len(request.added)
@@ -247,7 +253,7 @@ class Subscriptions:
             self._lookups.add(state.topic_filter, None, partial(self._first_page, request, state))
 
     def _followed(self, request: _PendingSubscribe, state: SubscriptionState, i: int, followed: list[Followed]) -> None:
-        """Replace or add one subscription; a replaced one goes on from its place."""
+        """Make one subscription take effect; one that replaces another goes on from the other's position."""
         session = request.session
         if session.link is None:
             for source in followed:
@@ -288,7 +294,7 @@ class Subscriptions:
         request.answered.came()
 
     def _joined(self, request: _PendingSubscribe, state: SubscriptionState, why_not: str) -> None:
-        """A shared subscription takes effect, or its group is not to be had."""
+        """Note that a shared subscription joined its group, or refuse it."""
         if not why_not:
             request.answered.came()
             return
@@ -297,7 +303,7 @@ class Subscriptions:
         self._refused(request, state.topic_filter, reason_code, why_not)
 
     def _refused(self, request: _PendingSubscribe, topic_filter: str, reason_code: ReasonCode, why: str) -> None:
-        """A subscription that was granted cannot take effect after all."""
+        """Refuse a subscription that was granted and cannot take effect."""
         plain_filter = request.session.connection.names.plain_filter(topic_filter)
         request.why = request.why or f"{plain_filter[:MOST_NAMED_CHARACTERS]}: {why}"
         request.added.discard(topic_filter)
@@ -308,7 +314,7 @@ class Subscriptions:
         request.answered.came()
 
     def _all_answered(self, request: _PendingSubscribe) -> None:
-        """The SUBACK waits for nothing more."""
+        """Answer a SUBSCRIBE, or check it again first if permissions were reloaded meanwhile."""
         if request.session.link is None:
             return
         if request.epoch == self._turn.permit_epoch:
@@ -336,7 +342,10 @@ class Subscriptions:
             self._soon(link.proceed)
 
     def _first_page(self, request: _PendingSubscribe, subscription: SubscriptionState, page: RetainedPage) -> None:
-        """The messages that were retained when the subscription took effect. Newer ones come from its queues."""
+        """Keep the first page of messages that were retained when the subscription took effect.
+
+        Newer messages come from its queues.
+        """
         request.pages.append((subscription, page))
         request.answered.came()
 
@@ -353,21 +362,25 @@ def _check(session: Session, wanted: SubscriptionRequest, is_new: bool, room: in
 
 
 def _located(located: Awaited, found: dict[int, int], i: int, position: int | None) -> None:
-    """Where the i-th subscription's replay begins; None: nowhere."""
+    """Note where the i-th subscription's replay begins; None: the position does not exist."""
     if position is not None:
         found[i] = position
     located.came()
 
 
 def _room(session: Session, number: int, most: int) -> int:
-    """How many more subscriptions make `most`; perhaps fewer than that, if there is room for `number` at least."""
+    """The number of subscriptions that a session may still add, up to `most`.
+
+    A filter that has two readers counts twice, unless that leaves less room than `number`: so the exact count, which
+    takes longer, is made only near the limit.
+    """
     most -= len(session.shares)
     room = most - len(session.readers)
     return room if room >= number else most - sum(not each.only_live for each in session.readers.values())
 
 
 def _next_of(request: _PendingSubscribe, most: int) -> tuple[int, int]:
-    """(how many of a packet's subscriptions are next, what they take), one at least."""
+    """(number of a packet's subscriptions that are granted next, their cost); the number is at least 1."""
     cost = 0
     for count, wanted in enumerate(request.subscribe.subscriptions[request.looked_at :][:most], 1):
         cost += 1 + len(wanted.topic_filter) // GRANTED_CHARACTERS
@@ -378,7 +391,7 @@ def _next_of(request: _PendingSubscribe, most: int) -> tuple[int, int]:
 
 
 def _has_queue(topic_filter: str) -> bool:
-    """Whether some queue has had all matches since the log begins: a topic's, or that of a first level."""
+    """True if one queue has all messages of a filter that are in the log: a topic's queue, or a first level's."""
     level, _, rest = topic_filter.partition("/")
     return not has_wildcard(topic_filter) or (rest == "#" and not has_wildcard(level))
 
@@ -396,7 +409,7 @@ def _state(request: SubscriptionRequest, subscription_id: int, log_offset: int) 
 
 
 def _is_group(topic_filter: str) -> bool:
-    """Whether a shared subscription names a group. MQTT 3.1.1 has no rules for it, so its clients may not."""
+    """True if a shared subscription has a valid group name."""
     try:
         name, _ = split_shared(topic_filter)
     except ProtocolError:

@@ -1,7 +1,7 @@
 """The server's figures in $SYS/broker/..., under the names that Mosquitto's users know.
 
-A new subscriber gets every value at once, with RETAIN=1. From then on those that changed are sent every sys_interval_s,
-at QoS 0, by the gateway that the subscriber is connected to: they are not stored and cannot be replayed.
+A new subscriber gets every value at once, with RETAIN=1. From then on its gateway sends the values that changed every
+sys_interval_s, at QoS 0. They are not stored and cannot be replayed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AVERAGED_MIN = (1, 5, 15)
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where the values of the topics are read."""
+    """The sources of the topics' values."""
 
     turn: Turn
     store: Store
@@ -54,7 +54,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class SysTopic:
-    """One value: the end of its topic, what it says, and where it is read."""
+    """One value: the end of its topic, its description, and the function that reads it."""
 
     name: str
     doc: str
@@ -79,7 +79,7 @@ def _dropped(status: Status) -> int:
 
 
 def _of_store(read: Callable[[StoreStatus], int]) -> Callable[[Status], int | None]:
-    """A number of the store's, where it is known here."""
+    """A number of the store; None if this process does not know it."""
     return lambda status: read(status.store.status) if status.store.status is not None else None
 
 
@@ -144,18 +144,18 @@ LOADS: dict[str, Callable[[Status], int]] = {
     "sockets": lambda status: status.connections.sockets_total,
     "connections": lambda status: status.connections.opened_total,
 }
-"""`load/NAME/1min`, `5min` and `15min`: by how much each of these grows in a minute, averaged over that time."""
+"""`load/NAME/1min`, `5min` and `15min`: growth of each of these counts in a minute, averaged over that time."""
 
 
 class LoadAverage:
-    """Moving averages of how fast one count grows, weighted as Mosquitto's are."""
+    """Moving averages of one count's growth, weighted as in Mosquitto."""
 
     def __init__(self) -> None:
         self.per_minute = dict.fromkeys(AVERAGED_MIN, 0.0)
         self._last = 0
 
     def count(self, total: int, interval_s: float) -> None:
-        """The count is `total` now, `interval_s` after the last time."""
+        """Update the averages: the count is `total` now, `interval_s` after the last call."""
         rate = (total - self._last) * 60 / interval_s
         self._last = total
         for minutes, average in self.per_minute.items():
@@ -177,10 +177,10 @@ def _values_of(tenant: Tenant, status: Status) -> dict[str, bytes]:
 
 
 class SysTopics:
-    """Owner of the averages, and of what was published last."""
+    """Owner of the averages, and of the values that were published last."""
 
     def __init__(self, status: Status, interval_s: float) -> None:
-        """A new value is looked for every `interval_s`; with 0 nothing is published."""
+        """`interval_s`: time between two publications; 0: nothing is published."""
         self._status = status
         self._interval_s = interval_s
         self._loads = {name: LoadAverage() for name in LOADS}
@@ -188,7 +188,7 @@ class SysTopics:
         self._published: dict[Tenant | None, dict[str, bytes]] = {}  # to the clients of each namespace
 
     def tick(self) -> None:
-        """Publish what changed, if it is time to. To be called once a second."""
+        """Call once a second: publish the values that changed, every `interval_s`."""
         interval_s = self._status.turn.now_s - self._counted_at_s
         if not self._interval_s or interval_s < self._interval_s:
             return
@@ -228,7 +228,7 @@ class SysTopics:
         return values
 
     def send_to(self, session: Session, subscription: SubscriptionState) -> None:
-        """All values that a new subscription matches, as if they were retained."""
+        """Send the values that match a new subscription, as retained messages."""
         if self._interval_s and session.link is not None and is_servers(subscription.topic_filter):
             values = self.values(session.link.tenant)
             self._send(session, session.readers_of(subscription.topic_filter)[:1], values, True)

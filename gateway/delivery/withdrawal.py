@@ -27,7 +27,7 @@ class Withdrawal:
         self._shared = shared
 
     def take_away(self, session: Session, topic_filters: list[str]) -> None:
-        """These subscriptions are not allowed any more, or cannot be had."""
+        """End subscriptions that are no longer allowed, or that cannot take effect."""
         for topic_filter in topic_filters:
             for reader in session.drop_readers(topic_filter):
                 self._deliverer.remove(reader)
@@ -64,5 +64,5 @@ class Withdrawal:
             self._soon(link.proceed)
 
     def end_replay(self, session: Session, replay: HistoryReplay) -> None:
-        """The replay is not allowed any more."""
+        """End a replay that is no longer allowed."""
         self._deliverer.replays.end(session, replay)
