@@ -63,7 +63,7 @@ log = logging.getLogger("penstock.gateway")
 
 
 class BrokerStage(Enum):
-    """Where a gateway is in its life. TRANSITIONS says what follows what."""
+    """The stages of a gateway's life. TRANSITIONS has the stages that may follow each one."""
 
     STARTING = "not listening yet"
     LISTENING = "clients can connect"
@@ -238,7 +238,7 @@ class Broker:
     # --- by the clock, and when told
 
     def tick(self) -> None:
-        """To be called every few hundredths of a second: the store's upkeep, positions, deadlines."""
+        """Call this every few hundredths of a second: the store's upkeep, positions, deadlines."""
         if not self.core.scheduler.is_closed:
             self.core.set_clock()
             self.housekeeping.tick()
@@ -248,7 +248,7 @@ class Broker:
         self.access_review.begin(self.registry.sessions.values())
 
     def unready(self) -> str:
-        """Why clients had better not be sent here now; empty if they may be."""
+        """The reason why clients had better not be sent here now; empty if they may be."""
         return self.store.fault() if self.stage is BrokerStage.LISTENING else self.stage.value
 
     def listening(self) -> None:

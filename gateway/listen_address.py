@@ -1,4 +1,4 @@
-"""Where clients connect to, as it is written in `--listen`."""
+"""The addresses that clients connect to, as `--listen` has them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ListenAddress:
 
     @property
     def is_plain(self) -> bool:
-        """Nothing lies between the socket and its Connection."""
+        """True if nothing lies between a socket and its Connection."""
         return not (self.is_tls or self.is_websocket or self.proxy_protocol)
 
     @property

@@ -107,7 +107,7 @@ class MessageStore:
         return start
 
     def append_in_steps(self, batch: RecordBatch) -> int:
-        """As append(); but of what takes long to apply some is left to `applying`, once all is in the log."""
+        """Like append(); but of what takes long to apply some is left to `applying`, once all is in the log."""
         if batch.size > self.log.largest_append_bytes:
             return self.append(batch)
         start = self._append(batch, most_work=FIRST_WORK)
@@ -133,7 +133,7 @@ class MessageStore:
         return starts[0]
 
     def append_upkeep(self, batch: RecordBatch) -> None:
-        """As append(), for what frees room in the end: it may use the room that is kept from messages."""
+        """Like append(), for what frees room in the end: it may use the room that is kept from messages."""
         for piece in batch.split(self.log.largest_append_bytes):
             self._append(piece, from_reserve=True)
 
@@ -165,7 +165,7 @@ class MessageStore:
 
     @property
     def epoch(self) -> int:
-        """In which this store leads its cluster; 0: it has none."""
+        """The epoch in which this store leads its cluster; 0: it has no cluster."""
         return self._opened.epoch
 
     @property
@@ -188,7 +188,7 @@ class MessageStore:
         return self.queues.dispatcher.take_touched()
 
     def fault(self) -> StoreError | None:
-        """Why messages cannot be stored now, or None."""
+        """The reason why messages cannot be stored now, or None."""
         if self.index.is_damaged:
             return IndexDamaged(self.folder.index, "does not read back")
         return self.log.fault() or self._refusing or self.upkeep.refusing
@@ -220,7 +220,7 @@ class MessageStore:
     # --- upkeep
 
     def tick(self) -> bool:
-        """To be called several times a second: write the index when it is time to, advance what upkeep there is.
+        """Call this several times a second: write the index when it is time to, advance what upkeep there is.
 
         Takes a few milliseconds. True if the index has to be written on, or more delayed messages are due: then it is
         to be called again as soon as others have had their turn. Raises DiskFailed,

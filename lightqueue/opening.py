@@ -99,7 +99,7 @@ class OpenStore:
         return state.applied >= self._durable_to + self._settings.index_flush_log_bytes
 
     def make_durable(self) -> None:
-        """Have the index flushed if it has taken in much since the last time. Raises IndexFailed."""
+        """Flush the index if it has taken in much since the last flush. Raises IndexFailed."""
         if self.log.kept is None and self._has_much(self.state) and self.index.begin_flush():
             self._durable_to = self.state.applied
 

@@ -65,7 +65,7 @@ class GroupConsumer(Protocol):
 
     @property
     def settings(self) -> GroupSettings:
-        """Those of the group, as far as they are known here."""
+        """The settings of the group, as far as this process knows them."""
 
     def want(self, most: int, max_bytes: int, invisible_ms: int) -> None:
         """Ask for messages once. They come as soon as there are some; ask for no others meanwhile."""
@@ -94,7 +94,7 @@ class StoreListener(Protocol):
     """The events that each user of a store is told."""
 
     def wake(self) -> None:
-        """There is something to be taken, soon."""
+        """Tell the user that there are events to take soon."""
 
     def safe_advanced(self) -> None:
         """`safe` or `safe_mark` is higher than before."""
@@ -185,7 +185,7 @@ class History(Protocol):
         """log_offset that `earliest`, `-1h` or an RFC 3339 time stands for; `start`: to go on from, 0 at first."""
 
     def may_have(self, log_offset: int) -> bool:
-        """Whether there may be messages from a place on that the log has dropped and the tier has."""
+        """True if the tier may have messages from a log_offset on that the log has dropped."""
 
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
         """Messages that match, from log_offset `start` on and before `stop`; perhaps none, with more behind. None, and
@@ -273,7 +273,7 @@ class StoreSessions(Protocol):
         then: Callable[[SessionState | ClaimDenied | None], None],
         claimant: Claimant = UNJUDGED,
     ) -> None:
-        """Have a session for this gateway alone; `then` gets what the log knows of it, None if it is new.
+        """Claim a session for this gateway alone; `then` gets the log's state of the session, None if it is new.
 
         A connection that has it elsewhere is ended first. With `clean_start` what was there is ended. A claim that is
         refused changes nothing.
@@ -293,11 +293,11 @@ class StoreQueues(Protocol):
 
     @property
     def generation(self) -> int:
-        """Of what weigh() says: a topic that was weighed under an older one is weighed again."""
+        """The version of the answers of weigh(): a topic that was weighed under an older one must be weighed again."""
 
     @property
     def events(self) -> Mapping[str, int]:
-        """Of what use events were that came from another process, by EVENTS."""
+        """Counts of events from another process, by their use (EVENTS)."""
 
     @property
     def end(self) -> int:
@@ -315,7 +315,7 @@ class StoreQueues(Protocol):
     def follow(
         self, topic_filter: str, start: int, history: bool, spills: bool, then: Callable[[list[Followed]], None]
     ) -> None:
-        """From now on whatever matches the filter gets an entry in these queues, and the entry an event.
+        """Follow a topic filter: from now on each matching message gets an entry in these queues, and an event.
 
         `start`: log_offset to begin at, or FROM_NOW. `history`: those before now are wanted as well, which may take a
         queue of its own beside live-only messages. `spills`: nothing may be lost to a slow reader (QoS 1 and 2).
@@ -323,7 +323,7 @@ class StoreQueues(Protocol):
         """
 
     def unfollow(self, queue: Queue) -> None:
-        """Once for each time that the queue was followed."""
+        """End one follow() of a queue. Call this as often as the queue was followed."""
 
     def locate(self, topic_filter: str, where: str, then: Callable[[int | None], None]) -> None:
         """queue_offset that `earliest`, `-1h`, an RFC 3339 time or a number stands for; None if there is none.
@@ -343,7 +343,7 @@ class StoreQueues(Protocol):
         """
 
     def read_many(self, queues: list[Queue], starts: list[int], most: int, max_bytes: int) -> Sequence[Records | None]:
-        """As read() for each of some queues."""
+        """Like read() for each of some queues."""
 
     def read_at(self, log_offsets: list[int], max_bytes: int, then: Callable[[], None]) -> RecordsAt | None:
         """Records by their position, as many as there is room for; None if they are on their way, to be asked again."""
@@ -409,14 +409,14 @@ class Store(Protocol):
 
     @property
     def quotas(self) -> StoreQuotas:
-        """How much users may have."""
+        """The quotas of users."""
 
     @property
     def bans(self) -> StoreBans:
-        """Who is kept out of all gateways."""
+        """The bans that keep clients out of all gateways."""
 
     def listen(self, listener: GatewayListener) -> None:
-        """Tell this gateway from now on. To be called once, before anything else."""
+        """Tell this gateway from now on. Call this once, before anything else."""
 
     # --- the gateway's turn
 
@@ -437,11 +437,11 @@ class Store(Protocol):
         """When a delay that begins now is over, by the store's clock; rather late than early."""
 
     def fault(self) -> str:
-        """Why messages cannot be stored now; empty if they can."""
+        """The reason why messages cannot be stored now; empty if they can."""
 
     @property
     def congested(self) -> bool:
-        """So much waits to be stored, or for subscribers, that no publisher should be listened to for a while."""
+        """True if so much waits to be stored, or for subscribers, that publishers should not be read from now."""
 
     def lags(self, is_behind: bool) -> None:
         """Whether subscribers that read are far behind in messages of QoS 0: then publishers are listened to less."""

@@ -1,4 +1,4 @@
-"""What a process of a server knows of itself; penstock/servers/facts.py fills it in."""
+"""Facts about a server process, for operators; penstock/servers/facts.py fills them in."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ServerFacts(Protocol):
         """The settings in force as a JSON object, without secrets."""
 
     def health(self) -> str:
-        """What an operator should look at, although the process works; empty: nothing."""
+        """The problem that an operator should look at although the process works; empty: none."""
 
     def unready(self) -> str:
-        """Why clients should not be sent here now; empty if they may be."""
+        """The reason why clients should not be sent here now; empty if they may be."""
 
     def readings(self) -> Iterator[list[Reading]]:
         """The figures of /metrics, in steps."""

@@ -1,4 +1,4 @@
-"""What a gateway knows of its store, for the process that replaces it: the parts, as plain data for msgpack."""
+"""A gateway's knowledge of its store, for the process that replaces it: its parts, as plain data for msgpack."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ class StoreBans(Protocol):
     """The store's bans, for a gateway. Its listener is told of later changes."""
 
     def in_force(self) -> list[BanState]:
-        """As far as is known here."""
+        """The bans in force, as far as this process knows them."""
 
     def made(self, kind: BanKind, value: str, until_ms: int, reason: str) -> None:
-        """This gateway made a ban by itself."""
+        """Tell the store about a ban that this gateway made by itself."""
 
 
 class LoginCounts(Protocol):
@@ -75,7 +75,7 @@ class StoreQuotas(Protocol):
 
     @property
     def told_to(self) -> str:
-        """Another text once the store has forgotten what tell_live() said."""
+        """A text that changes when the store has forgotten the numbers of tell_live()."""
 
     def take_message(self, user: str, wanted: Counted, topic: bytes, size_bytes: int, then: MessageTaken) -> None:
         """Grant a message that makes its topic, is retained or delayed. `then`: what it counts as; why it may not."""
@@ -86,4 +86,4 @@ class StoreQuotas(Protocol):
         """Grant new subscriptions; see UserQuotas. `then`: how many, from the first on; why no more."""
 
     def tell_live(self, user: str, number: int) -> None:
-        """How many subscriptions a user has here in sessions that end with their connection."""
+        """Tell the store the number of a user's subscriptions here in sessions that end with their connection."""

@@ -1,4 +1,4 @@
-"""Whose a session is: the user's who opened it (docs/adr/0030). Claims of others are refused before they disturb it."""
+"""Owners of sessions: the user who opened one owns it (docs/adr/0030). Claims of others are refused at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Claimant(NamedTuple):
-    """On whose behalf a gateway claims a session; the fields are those of store.wire's Claim."""
+    """The user on whose behalf a gateway claims a session; the fields are those of store.wire's Claim."""
 
     user: str | None = None  # empty: an anonymous client; None: a gateway that is older than ownership
     reads_all: bool = False

@@ -22,7 +22,7 @@ class PositionReads:
         self._finding: dict[tuple[int, ...], list[Callable[[], None]]] = {}
 
     def read_at(self, log_offsets: list[int], then: Callable[[], None]) -> RecordsAt | None:
-        """As in notify.api.Store."""
+        """See notify.api.Store."""
         key = tuple(log_offsets)
         if key in self._found:
             return self._found[key]
@@ -45,6 +45,6 @@ class PositionReads:
             then()
 
     def clear(self) -> None:
-        """Nothing that was asked for will come."""
+        """Forget all requests: their answers will not come."""
         self._found.clear()
         self._finding.clear()

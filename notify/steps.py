@@ -53,7 +53,7 @@ class Awaited:
         self._then = then
 
     def came(self) -> None:
-        """One of the answers is here."""
+        """Count one answer."""
         self.number -= 1
         if not self.number:
             then, self._then = self._then, _nothing  # which may refer to this object

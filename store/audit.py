@@ -76,7 +76,7 @@ class Tally:
 
 
 class AuditSink(Protocol):
-    """Where a window goes. Called on the loop, so it only hands on."""
+    """The receiver of a finished window. It is called on the loop, so it must not block."""
 
     def take(self, window: Mapping[AuditKey, Tally]) -> None: ...
 
@@ -91,7 +91,7 @@ class Audit:
     def __init__(
         self, sink: AuditSink | None = None, window_s: float = 1.0, clock: Callable[[], float] = time.time
     ) -> None:
-        """Without a sink nothing is kept."""
+        """Without a sink no events are counted."""
         self._sink = sink
         self._window_ms = int(window_s * 1000)
         self._clock = clock
@@ -112,7 +112,7 @@ class Audit:
     def note(
         self, event: AuditEvent, *, user: str = "", client_id: str = "", address: str = "", reason: str = ""
     ) -> None:
-        """Have a line written. `address`: with or without a port; long values are cut."""
+        """Write one event as a line. `address`: with or without a port; long values are cut."""
         if self._sink is None:
             return
         now_ms = int(self._clock() * 1000)
@@ -129,7 +129,7 @@ class Audit:
         self.noted[event.value] += 1
 
     def settle(self) -> None:
-        """Hand a window that is over to the sink. To be called several times a second."""
+        """Hand a window that is over to the sink. Call this several times a second."""
         if self._open and self._clock() * 1000 >= self._closes_ms:
             self.close()
 
@@ -142,7 +142,7 @@ class Audit:
     # --- bounds
 
     def _key_with_room(self, key: AuditKey) -> AuditKey:
-        """This key if it may have a line of its own; else that of the line by which it is counted."""
+        """The key itself if it may have a line of its own; otherwise the key of the line that counts it."""
         if key.event in BOUNDED:
             source = key.client_id if key.event is AuditEvent.DENIED else key.address
             if self._lines < LINES_OF_ALL and self._lines_of[source] < LINES_OF_A_SOURCE:

@@ -100,7 +100,7 @@ class LogOfACluster(StoreError):
 
 
 class NoSuchCopy(StoreError):
-    """What another store wants to copy is not there any more: it begins again, with what is there by now."""
+    """A part of the log that another store wants to copy is gone: that store begins its copy again."""
 
 
 class NotReplicated(StoreError):

@@ -1,4 +1,4 @@
-"""One figure of what Penstock counts: its name, its text, and where its value is read."""
+"""Metrics of Penstock: name, text, and the function that reads the value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Source = TypeVar("Source")
 
 
 class Times(NamedTuple):
-    """How often something took how long: once for each of the bounds, and longer; and all of it together."""
+    """A histogram of durations: counts for each bound and above the last one, and the sum of all."""
 
     counts: list[int]
     sum_s: float
@@ -21,12 +21,12 @@ class Times(NamedTuple):
 
     @classmethod
     def of(cls, durations: Durations) -> Self:
-        """As they are now."""
+        """A copy of the durations so far."""
         return cls(list(durations.counts), durations.sum_s, BOUNDS_S)
 
     @property
     def buckets(self) -> list[tuple[str, float]]:
-        """As Prometheus has them: so many took that long at most."""
+        """Cumulative buckets as Prometheus has them: (bound, number that took that long at most)."""
         bounds = [*map(str, self.bounds_s), "+Inf"]
         return list(zip(bounds, accumulate(map(float, self.counts)), strict=True))
 
@@ -37,7 +37,7 @@ Value = float | Mapping[str, float] | Times | Mapping[str, Times]
 
 @dataclass(frozen=True, slots=True)
 class Figure(Generic[Source]):
-    """One metric: what it is called, what it says, and where its value is read."""
+    """One metric: its name, its text, and the function that reads its value."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -60,7 +60,7 @@ def readings(sections: Sections[Source], source: Source | None) -> Iterator[Read
 
 
 def joined(steps: Iterable[list[Reading]]) -> list[Reading]:
-    """Each metric once, with all labels that steps gave it."""
+    """The readings of all steps, each metric once with all its labels."""
     found: dict[str, Reading] = {}
     for figure, value in (reading for step in steps for reading in step):
         before = found[figure.name][1] if figure.name in found else None

@@ -115,7 +115,7 @@ DEFAULT: Final = Namespace()
 
 
 def namespace_of(name: str) -> Namespace:
-    """That of a topic, client identifier or group of the log."""
+    """The namespace of a topic, client identifier or group of the log."""
     if not name.startswith(MARK):
         return DEFAULT
     found = _NAME.match(name, len(MARK))
@@ -131,7 +131,7 @@ def is_servers_own(topic: str) -> bool:
 
 
 def publish_fault(topic: str) -> str:
-    """Why no client may publish to a topic of the log; empty: those of its namespace may.
+    """The reason why no client may publish to a topic of the log; empty: those of its namespace may.
 
     >>> publish_fault("$ns:acme/line/7"), publish_fault("$ns:acme$dead/g/t")
     ('', 'what begins with $dead is the server\'s')

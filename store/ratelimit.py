@@ -41,7 +41,7 @@ class RateLimitedLog:
         self._emit(logging.ERROR, kind, message, *values)
 
     def settle(self) -> None:
-        """Say of each kind whose second is over how many lines were left out. To be called once a second."""
+        """Say of each kind whose second is over how many lines were left out. Call this once a second."""
         now_s = self._clock()
         for kind in [kind for kind, second in self._seconds.items() if now_s - second.since_s >= 1]:
             self._close(kind)

@@ -66,7 +66,7 @@ class Counts:
             self._counts.popitem(last=False)
 
     def forget(self, key: Hashable) -> bool:
-        """Whether there was a count."""
+        """Delete a count. Returns False if there was none."""
         return self._counts.pop(key, None) is not None
 
 
@@ -122,7 +122,7 @@ class Attempts:
         )
 
     def _limits(self, source: str, user: str) -> list[tuple[str, Counts, Hashable]]:
-        """Those that hold for an attempt, by name, with what each counts it by."""
+        """The limits that apply to an attempt: name, counts, and the key of the attempt's count."""
         limits: list[tuple[str, Counts, Hashable]] = [("user_at_address", self._of_pair, (source, user))]
         if self._is_counted(source):
             limits.append(("address", self._of_address, source))
@@ -131,7 +131,7 @@ class Attempts:
         return limits
 
     def room(self, source: str, user: str) -> dict[Hashable, int]:
-        """By limit that holds for an attempt, how many more may fail before it is reached."""
+        """Attempts that may still fail before a limit is reached, for each limit that applies to an attempt."""
         now_s, limits = self._clock(), self._limits(source, _short(user))
         return {(by, key): floor(each.most - each.level(key, now_s)) for by, each, key in limits if each.most}
 
@@ -145,7 +145,7 @@ class Attempts:
         return refused.is_failure and self.failed(source, user, refused)
 
     def retry_s(self, source: str, user: str) -> int:
-        """After how many seconds an attempt is looked at again that is refused now."""
+        """Seconds until an attempt that is refused now would be checked again."""
         now_s = self._clock()
         waits = [
             (each.level(key, now_s) - each.most + 1) * each.window_s / each.most
@@ -198,7 +198,7 @@ class Attempts:
             self._ended(LoginEnd(source, user, "right"))
 
     def _clear(self, source: str, user: str) -> bool:
-        """Whether that changes anything for later logins."""
+        """Delete the counts of a source and user. Returns True if that changes anything for later logins."""
         found = [counts.forget(source) for counts in (self._of_address, self._slow, self._until_ban)]
         found.append(self._of_pair.forget((source, user)))
         key = hash((source, user))

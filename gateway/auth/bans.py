@@ -115,7 +115,7 @@ class Bans:
         return found
 
     def refuses(self, address: str, user: str, client_id: str, now_ms: int) -> Ban | None:
-        """As find(), for a client that is then refused: counts it."""
+        """Like find(), for a client that is then refused: counts it."""
         ban = self.find(address, user, client_id, now_ms)
         if ban is not None:
             ban.refused += 1

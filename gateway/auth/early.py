@@ -20,7 +20,7 @@ class Verifier(Protocol):
     """Knows the users and verifies their passwords."""
 
     def knows(self, username: str) -> bool:
-        """Whether there is such a user."""
+        """True if there is a user with this name."""
 
     def verify(self, credentials: Credentials, answer: Answer) -> None:
         """Verify the password, and call `answer` once, from the loop."""
@@ -162,7 +162,7 @@ class EarlyLogin:
                 logins.verifier.verify(credentials, self._heard_in_turn)
 
     def _wait_again(self) -> None:
-        """There was no room for it in its turn; there may be now."""
+        """Queue a job again that found no room in its turn."""
         if self._answer is None:
             return
         self._turn = Job(self._turn.source, self._turn.user, self._have_turn)

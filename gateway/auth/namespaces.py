@@ -1,4 +1,4 @@
-"""Of which namespace a user is. No I/O.
+"""The namespace of a user. No I/O.
 
 Listener, certificate, user name, token and hook may each name a namespace; those that do must name the same.
 """
@@ -14,7 +14,7 @@ from store.namespaces import MARK, NAME_SHAPE, is_namespace
 
 
 def login_name(username: str | None, namespace: str, separator: str) -> str | None:
-    """How a user is called where all namespaces are known, of whom the listener or certificate names the namespace."""
+    """The full name of a user whose namespace the listener or the certificate names."""
     if username is None or not namespace or not separator or separator in username:
         return username
     return f"{namespace}{separator}{username}"

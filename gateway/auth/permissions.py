@@ -153,7 +153,7 @@ class Filter:
 
     @property
     def text(self) -> str:
-        """As it is written."""
+        """The filter as it is written in the rules."""
         levels = ["+" if level is None else level for level in self.levels]
         return "/".join([*levels, "#"] if self.is_open else levels)
 

@@ -12,7 +12,7 @@ def has_placeholder(text: str) -> bool:
 
 
 def end_of(text: str) -> str:
-    """What is behind the last placeholder."""
+    """The text after the last placeholder."""
     return text[max(text.rfind("%u"), text.rfind("%c")) + 2 :]
 
 
@@ -37,7 +37,7 @@ class FilledLevels:
         self._texts: dict[str, str | None] = {}
 
     def text(self, level: str) -> str | None:
-        """None: a name is empty, or would be more than one level or a wildcard."""
+        """A level with its placeholders filled in; None: a name is empty, has a slash, or would be a wildcard."""
         if level in self._texts:
             return self._texts[level]
         is_bad = (self._is_bad_user and "%u" in level) or (self._is_bad_client_id and "%c" in level)

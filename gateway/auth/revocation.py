@@ -48,7 +48,7 @@ class Trust:
         return Trust(self.authorities, self.crls)
 
     def why_out(self, certificate_der: bytes, before: Trust) -> str:
-        """Why a certificate that counted `before` no longer does; empty if it does."""
+        """The reason why a certificate that counted `before` no longer does; empty if it does."""
         certificate = x509.load_der_x509_certificate(certificate_der)
         issuer = certificate.issuer.public_bytes()
         if certificate.serial_number in self.revoked.get(issuer, ()):

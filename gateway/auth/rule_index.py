@@ -92,7 +92,7 @@ class RuleIndex:
     """Numbers of rules by the clients that they apply to."""
 
     def __init__(self, rules: Sequence[tuple[NamePattern | None, NamePattern | None, NamePattern | None, int]]) -> None:
-        """Each rule: its users, clients, namespaces, and number of topics. Raises AuthError."""
+        """`rules`: users, clients, namespaces, and number of topics of each rule. Raises AuthError."""
         self._users, self._clients, self._namespaces = NameIndex(), NameIndex(), NameIndex()
         self.for_everybody: list[int] = []
         topics_for_everybody = 0

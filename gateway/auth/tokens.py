@@ -168,7 +168,7 @@ class TokenCheck:
     def __init__(
         self, settings: AuthSettings, keys: Iterable[Key], source: KeySource | None, workers: FairWorkers | None = None
     ) -> None:
-        """Without `workers` everything is verified at once."""
+        """Without `workers` every token is verified at once, in the loop."""
         self._workers = workers
         self._settings = settings
         self._keys = tuple(keys)

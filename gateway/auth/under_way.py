@@ -60,7 +60,7 @@ class UnderWay:
             self._go_on(key)
 
     def _go_on(self, key: Hashable) -> None:
-        """Have some go on that wait; some more later, unless one of these ends then."""
+        """Let some of the waiting jobs go on. More go on later, unless one of these ends before that."""
         waiting = self._waiting.get(key)
         for _ in range(LOOKED_AT):
             if not waiting:

@@ -21,7 +21,7 @@ class Workers:
         self._loop = loop
 
     def do(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Have `work` done in a thread, and its result handed to `then` in the loop."""
+        """Run `work` in a thread, and call `then` with its result in the loop."""
 
         def done(future: Future[T]) -> None:
             if not future.cancelled() and not self._loop.is_closed():
@@ -44,7 +44,7 @@ class FairWorkers:
         self._is_slow = is_slow
 
     def do(self, credentials: Credentials, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """As Workers.do(), unless the client leaves before its turn: then neither is called."""
+        """Like Workers.do(), unless the client leaves before its turn: then neither is called."""
         slow = self._is_slow(credentials.source)
 
         def begin() -> None:

@@ -351,7 +351,7 @@ class Subscriptions:
 
 
 def _check(session: Session, wanted: SubscriptionRequest, is_new: bool, room: int) -> Refusal | None:
-    """Why a subscription is refused; None if it is granted."""
+    """The reason why a subscription is refused; None if it is granted."""
     if is_shared(wanted.topic_filter) and not _is_group(wanted.topic_filter):
         return ReasonCode.TOPIC_FILTER_INVALID, "it names no group"
     if session.connection.tenant is not None and (fault := topic_fault(wanted.topic_filter)):

@@ -1,1 +1,1 @@
-"""What a gateway hands to the process that replaces it: the state of connections and sessions, as versioned msgpack."""
+"""Hand-over of connections and sessions to the process that replaces a gateway, as versioned msgpack."""

@@ -13,12 +13,12 @@ from gateway.sessions.connection import Connection, Phase
 
 
 def can_travel(connection: Connection) -> bool:
-    """Whether its bytes are those of its socket: there is no TLS and no WebSocket in between."""
+    """True if a connection can be handed over: there is no TLS and no WebSocket between it and its socket."""
     return connection.fd >= 0 and connection.transport is not None and connection.phase is not Phase.CLOSED
 
 
 def is_blank(connection: Connection) -> bool:
-    """Whether it has not sent a whole CONNECT so far."""
+    """True if a connection has not received a whole CONNECT yet."""
     return connection.phase is Phase.NEW and not connection.version and not connection.waiting
 
 
@@ -52,7 +52,7 @@ def handed_connection(connection: Connection, listener: int, ref_of: RefOf, plac
 
 
 def put_into_connection(handed: HandedConnection, connection: Connection) -> None:
-    """Have a new connection go on where the other one was, once it has its session."""
+    """Put the state of a handed connection into a new one, which has its session."""
     connection.version, connection.is_bridge = handed.version, handed.is_bridge
     connection.keep_alive_s = handed.keep_alive_s
     connection.last_seen_s = connection.turn.now_s - handed.silent_s

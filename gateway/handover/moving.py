@@ -198,7 +198,7 @@ class MovingIn:
         self._came.append(connection)
 
     def begin(self) -> None:
-        """This process serves: read, write, accept."""
+        """Begin to serve: read, write and accept connections."""
         broker = self._broker
         began_s = broker.turn.now_s
         broker.core.set_clock()

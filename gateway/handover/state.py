@@ -104,7 +104,7 @@ class HandedList(Handed):
 
 
 class HandedBacklog(Handed):
-    """What is sent before anything from the queues, of one of three kinds."""
+    """One item that is sent before anything from the queues; it has one of three kinds."""
 
     packet_id: int = 0  # of what is in flight, and not sent on this connection so far
     message: HandedMessage | None = None
@@ -190,7 +190,7 @@ def encode_batch(connections: list[HandedConnection]) -> bytes:
 
 
 def decode_batch(data: bytes) -> list[HandedConnection]:
-    """What encode_batch() was given. Raises HandOverRefused."""
+    """The connections that encode_batch() encoded. Raises HandOverRefused."""
     try:
         check_version(version_of(data))
         batch = _decode(data)

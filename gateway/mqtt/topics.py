@@ -90,7 +90,7 @@ def split_delayed(topic_name: str, max_delay_s: int, field: str = "topic_name") 
 
 
 def topic_fault(topic: str) -> str | None:
-    """Why a text is neither a topic name nor a filter, apart from its wildcards; None if it may be one."""
+    """The reason why a text is neither a topic name nor a filter, apart from its wildcards; None if it may be one."""
     if not topic:
         return "is empty [MQTT-4.7.3-1]"
     if "\0" in topic:

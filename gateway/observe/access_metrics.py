@@ -10,7 +10,7 @@ from store.figures import Figure, Value
 
 
 def _turned_away(broker: Broker) -> Value:
-    """What other metrics say of it, too, and what only `turned_away` counts."""
+    """Refused connections by reason: those that other metrics count too, and those of `turned_away` alone."""
     found = Counter(broker.connections.turned_away) + broker.connections.limits.refused + broker.admission.refused
     found |= Counter(connecting_bytes=broker.connections.relief.shed["connecting"])
     found["banned"] = sum(broker.ban_sweep.bans.refused.values())  # some of them were refused at their CONNECT

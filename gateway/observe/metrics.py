@@ -216,7 +216,7 @@ GATEWAY: Sections[Broker] = {"Traffic": TRAFFIC, "Clients": CLIENTS, "Delivery":
 def read_steps(broker: Broker | None, hub: Hub | None, link: RemoteStore | None = None) -> Iterator[list[Reading]]:
     """Every figure of a gateway's process; those of consumer groups some groups at a time.
 
-    `hub`, `link`: of the store in this process, or the connection to another. To be called from the loop, which owns
+    `hub`, `link`: of the store in this process, or the connection to another. Call this from the loop, which owns
     what is read; the answers are the caller's own.
     """
     audit = broker.core.audit if broker is not None else None

@@ -17,7 +17,7 @@ def _of_each(read: Callable[[Tenant], int]) -> Callable[[Broker], dict[str, floa
 
 
 def _sessions(broker: Broker) -> dict[str, float]:
-    """Of those that have the most. Where the store is another process it is not known here."""
+    """Sessions of the namespaces that have the most. A gateway whose store is another process does not know them."""
     status = broker.store.status
     return status.sessions_by_namespace(broker.places.tenants.most) if status is not None else {}
 

@@ -32,7 +32,7 @@ LINGER_S = 5
 
 
 class Allowance(Protocol):
-    """How much may be published."""
+    """The remaining allowance of a connection to publish."""
 
     def settle(self, connection: Connection, now_s: float) -> float:
         """Give the connection an allowance; or say for how long it is not to be listened to (s)."""
@@ -73,10 +73,10 @@ class Owner(Protocol):
         """To be listened to again, by listen_again(), once that is over."""
 
     def clogged(self, connection: Connection) -> None:
-        """It takes no more for a while. Called in the midst of writing."""
+        """The connection's send buffer is full. Called in the middle of a write."""
 
     def unclogged(self, connection: Connection) -> None:
-        """It takes more again."""
+        """The connection's send buffer has drained."""
 
     def rest(self, go_on: Callable[[], object]) -> None:
         """Call `go_on` in a later turn: so much has come at once that others are to have theirs first."""
@@ -88,7 +88,7 @@ class Owner(Protocol):
         """Messages that its client was to get stood in a damaged part of the log."""
 
     def lost(self, connection: Connection) -> None:
-        """Its socket is closed. Called once for each that arrived, after left()."""
+        """The connection's socket is closed. Called once for each connection that arrived, after left()."""
 
     def count_bad_input(self, connection: Connection, error: ProtocolError) -> None: ...
 
@@ -110,7 +110,7 @@ Answer = PubAck | PubRec | SubAck
 
 
 class Phase(Enum):
-    """Where a connection is in its life. TRANSITIONS says what follows what."""
+    """The phases of a connection. TRANSITIONS has the phases that may follow each one."""
 
     NEW = "not connected yet"  # until the CONNACK is written
     OPEN = "connected"
@@ -118,7 +118,7 @@ class Phase(Enum):
 
 
 class Farewell(Enum):
-    """What becomes of the socket of a connection that is closed."""
+    """What happens to the socket when a connection is closed."""
 
     CLOSE = "the socket is closed once all that it holds is written"
     LINGER = "the socket stays open until end() is called"
@@ -135,7 +135,7 @@ TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
 
 
 def address_of(peer: object) -> str:
-    """For people, from what a transport says. A Unix socket's has no name."""
+    """The peer's address from a transport's peername, for people. A Unix socket has none."""
     if isinstance(peer, tuple):
         return f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
     return "unknown" if peer is None else "unix"
@@ -199,13 +199,13 @@ class Connection(Link):
 
     @property
     def names(self) -> Namespace:
-        """How the log has what its client names."""
+        """The translation between the client's names and the log's."""
         names: Namespace = DEFAULT if self.tenant is None else self.tenant.names
         return names
 
     @property
     def username(self) -> str:
-        """Of the user whom it was found to be, among those of all namespaces; empty for an anonymous client."""
+        """The name of the client's user, unique over all namespaces; empty for an anonymous client."""
         return self.identity.account if self.identity is not None else ""
 
     def enter(self, phase: Phase) -> None:
@@ -226,7 +226,7 @@ class Connection(Link):
             self.close(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
 
     def misses(self, number: int) -> None:
-        """So many messages for this client are lost; the next one that goes to it says so."""
+        """Note that `number` messages for this client are lost; the next message to it says so."""
         self.lost += number
         self.turn.lost += number
         self.owner.lost_messages(self, number)
@@ -292,7 +292,7 @@ class Connection(Link):
             self.transport.pause_reading()
 
     def on_full(self) -> None:
-        """It waits, and has sent as much as is kept."""
+        """Stop reading: the connection waits, and its client has sent as much as is kept."""
         if self.transport is not None:
             self.transport.pause_reading()
 
@@ -303,7 +303,7 @@ class Connection(Link):
         self.go_on()
 
     def on_much(self) -> None:
-        """It sent so much at once that the rest waits for a later turn."""
+        """Leave the rest of a large input for a later turn."""
         self.resting = True
         if self.transport is not None:
             self.transport.pause_reading()
@@ -342,7 +342,7 @@ class Connection(Link):
         self._part(Farewell.CLOSE, reason_code, message)
 
     def leave(self, message: str) -> None:
-        """As close(), but the client sees no end before end(), or before LINGER_S are over."""
+        """Like close(), but the client sees no end before end(), or before LINGER_S are over."""
         self._part(Farewell.LINGER, None, message)
 
     def end(self) -> None:
@@ -355,7 +355,7 @@ class Connection(Link):
         self._part(Farewell.CUT_OFF, None, message)
 
     def see_off(self, reason_code: ReasonCode, message: str = "") -> None:
-        """As close(), but the client ends the connection.
+        """Like close(), but the client ends the connection.
 
         Closing a socket over unread bytes takes the goodbye back, so what the client still sends is read and dropped.
         """

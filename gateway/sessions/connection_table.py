@@ -1,4 +1,4 @@
-"""How many connections a gateway has and had, and which of them have no session yet. No I/O, no clock."""
+"""The numbers of a gateway's connections, and the connections without a session. No I/O, no clock."""
 
 from __future__ import annotations
 

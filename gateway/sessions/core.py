@@ -40,7 +40,7 @@ class Scheduler:
         self._loop.call_soon(partial(self._call, callback))
 
     def later(self, delay_s: float, callback: Callable[[], object]) -> None:
-        """As soon(), after so many seconds."""
+        """Like soon(), after so many seconds."""
         self._loop.call_later(delay_s, partial(self._call, callback))
 
     def _call(self, callback: Callable[[], object]) -> None:
@@ -72,6 +72,6 @@ class Core:
     """Stores what the turn has gathered so far, delivers what grew, and sends the acknowledgements of what is safe."""
 
     def set_clock(self) -> None:
-        """Have the turn know what time it is."""
+        """Set the turn's clock."""
         self.turn.now_s = self.scheduler.now_s()
         self.turn.now_ms = self.store.now_ms()

@@ -104,14 +104,14 @@ class Journal:
         self.has_changes = True
 
     def record_end(self, closed: SessionClosed) -> None:
-        """As record(); if the store does not take it now it is told later, unless the session has gone on by then."""
+        """Like record(); if the store does not take it now it is told later, unless the session has gone on by then."""
         self.record(closed)
         self._told.append(closed)
         self._ended.add(closed.client_id)
         self._ends[closed.client_id] = closed
 
     def tell_again(self) -> None:
-        """Try once more with what the store did not take. To be called now and then."""
+        """Try once more with what the store did not take. Call this now and then."""
         ends, self._to_tell = self._to_tell, []
         for closed in ends:
             if self._ends.get(closed.client_id) is closed:
@@ -190,11 +190,14 @@ class Journal:
 
     @property
     def has_messages(self) -> bool:
-        """In the batch, besides changes."""
+        """True if the batch has messages, besides changes."""
         return bool(self._turn.batch.size > self._changes_bytes)
 
     def settle(self, client_id: str) -> None:
-        """Before the session is claimed: how it ended goes to the log, if that was in this turn."""
+        """Write the end of a session to the log if it ended in this turn.
+
+        Call this before the session is claimed again.
+        """
         if client_id in self._ended:
             self.store()
 

@@ -206,7 +206,7 @@ class Session:
         return reader
 
     def put_reader(self, key: str, reader: Reader) -> None:
-        """Have it read for the session; `key`: the topic filter, with LIVE_BESIDE for the second reader of one."""
+        """Add a reader to the session; `key`: its topic filter, with LIVE_BESIDE for a filter's second reader."""
         if isinstance(self.readers, dict):
             self.readers[key] = reader
         else:
@@ -214,7 +214,7 @@ class Session:
         self._mark_alone(reader)
 
     def reader_of(self, queue: Queue, subscription: SubscriptionState) -> Reader:
-        """One that reads a queue from its beginning as a subscription wants it."""
+        """A reader of a queue from its beginning, with the options of a subscription."""
         reader = Reader(queue, self, subscription.topic_filter)
         reader.qos = subscription.qos
         reader.no_local = subscription.no_local

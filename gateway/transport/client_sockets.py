@@ -8,7 +8,7 @@ from gateway.mqtt._mqtt import Sockets
 
 
 class ClientSockets:
-    """Has the sockets looked at, from start() until stop()."""
+    """Watches the clients' sockets, from start() until stop()."""
 
     def __init__(self, sockets: Sockets, loop: asyncio.AbstractEventLoop) -> None:
         self.sockets = sockets

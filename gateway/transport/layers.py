@@ -159,7 +159,7 @@ class SteppedLayer(Layer):
     @property
     @abstractmethod
     def has_rest(self) -> bool:
-        """Whether there is unprocessed input."""
+        """True if there is unprocessed input."""
 
     @abstractmethod
     def take_some(self, is_over: Callable[[], bool]) -> None:
@@ -184,7 +184,7 @@ class SteppedLayer(Layer):
             self._owner.rest(self._go_on)
 
     def _go_on(self) -> None:
-        """If the layer above does not accept more, it calls resume_reading() once it does."""
+        """Pass input on. If the layer above does not accept more, it calls resume_reading() once it does."""
         self._goes_on = False
         if self.has_rest and not self.is_closing and self.is_heard:
             self.step()

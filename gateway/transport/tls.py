@@ -274,7 +274,7 @@ def namespace_of_certificate(certificate: dict[str, Any] | None, named_by: Names
 
 
 def fault_of_client(error: Exception) -> str:
-    """Why a client's handshake failed."""
+    """The reason why a client's handshake failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = NO_CRL if "get certificate CRL" in error.verify_message else ""
         return f"TLS handshake failed: its certificate is not accepted ({error.verify_message}){hint}"

@@ -23,7 +23,7 @@ MOST_TOPIC_BYTES = 65_535
 
 
 def dead_letter_topic(group: str, topic: bytes) -> bytes:
-    """Where the dead letters of a group go; one that would be too long for a topic loses its end."""
+    """The topic for dead letters of a group; one that would be too long for a topic loses its end."""
     names = namespace_of(group)
     plain_group, plain_topic = names.plain_group(group), names.plain_topic(topic.decode())
     named = names.topic(f"{PREFIX}/{plain_group}/{plain_topic}").encode()
@@ -86,7 +86,7 @@ def published_again(batch: RecordBatch, group: str, record: Record, now_ms: int)
 
 
 def _value(properties: bytes, at: int) -> str:
-    """Of the user property that begins there."""
+    """The value of the user property that begins at `at`."""
     at += 3 + int.from_bytes(properties[at + 1 : at + 3], "big")
     size = int.from_bytes(properties[at : at + 2], "big")
     return properties[at + 2 : at + 2 + size].decode(errors="replace")

@@ -33,7 +33,7 @@ def _by_group(read: Callable[[GroupQueue], float]) -> Callable[[GroupPage], Valu
 
 
 def _by_flow(read: Callable[[ConsumerWork], float | None]) -> Callable[[GroupPage], Value]:
-    """Of those groups whose consumers tell of their work."""
+    """Make a metric's function: it reads one value for each group whose consumers report their work."""
 
     def values(page: GroupPage) -> Value:
         works = {":".join(each.state.key): each.group.work for each in page.groups}

@@ -59,7 +59,7 @@ NO_MAKER = Maker()
 
 
 class TooManyGroups(StoreError):
-    """There are as many groups as there may be."""
+    """A refusal to make a group: there are as many groups as the settings allow."""
 
     def __init__(self) -> None:
         super().__init__(f"{MOST_GROUPS} groups are there already; drop some with `penstock group drop`")
@@ -120,7 +120,7 @@ class GroupQueue:
         return bool(self.settings.partitions) or (self.group.has_room and self.ready > 0)
 
     def new(self, most: int, max_bytes: int, now_ms: int) -> Records | None:
-        """What the queue gained, for hand_out_new(), if any consumer may have it, in order.
+        """The new records of the queue, for hand_out_new(), if any consumer may have them, in order.
 
         None if other messages come first or each message has to be looked at; then call pop().
         """
@@ -132,7 +132,7 @@ class GroupQueue:
         return records if self._is_whole(records, max_bytes) else None
 
     def _is_whole(self, records: Records, max_bytes: int) -> bool:
-        """Whether all of these can be handed out at once without a look at each message."""
+        """True if all of these records can be handed out at once without a look at each message."""
         if not records.count or has_flags(records, EXPIRES):
             return False
         size = records_size(records) + RANGE_BYTES * records.count
@@ -214,7 +214,7 @@ class GroupQueue:
     def _readable(
         self, places: list[PartitionOffset], read: dict[int, bytes], now_ms: int
     ) -> Iterator[tuple[PartitionOffset, bytes]]:
-        """Those of these messages that can be handed out. The others are done with."""
+        """The messages of these places that can be handed out. The others are done with."""
         for place in places:
             data = read.get(place[1]) or self.reads.record(place[1])
             if data is None:
@@ -248,7 +248,7 @@ class GroupQueue:
             self.group.find(place, now_ms)
 
     def _places(self, offsets: Iterable[int]) -> Iterator[PartitionOffset]:
-        """Those of these messages that are in the queue."""
+        """The places of the messages that are in the queue."""
         for offset in offsets:
             if not self.settings.partitions and offset < self.queue.next_offset:
                 yield 0, offset
@@ -271,7 +271,7 @@ class GroupQueue:
     # --- the log
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether it is time to write what is new."""
+        """True if it is time to write the changes to the log."""
         group = self.group
         if not (group.has_changes or self.logged_version != self.version or group.dead):
             return False
@@ -395,7 +395,7 @@ class Groups:
         return self._groups.get(key)
 
     def count_of(self, user: str) -> int:
-        """How many groups a user has made that are there."""
+        """The number of groups that a user has made and the store has."""
         return sum(each.state.user == user for each in self)
 
     def make(
@@ -476,7 +476,7 @@ class Groups:
                 self.write(each, now_ms)
 
     def write(self, found: GroupQueue, now_ms: int) -> None:
-        """Have the log say what it does not of a group; if that fails, `found.failure` says why."""
+        """Write the changes of a group to the log; if that fails, `found.failure` says why."""
         found.failure = None
         try:
             found.write(now_ms)
@@ -486,7 +486,7 @@ class Groups:
 
 
 def _partitions(records: Records, count: int) -> Iterator[int]:
-    """That of each record: the CRC-32 of its key, else of its topic, modulo their number."""
+    """The partition of each record: the CRC-32 of its key, or without a key of its topic, modulo `count`."""
     for i in range(records.count):
         record = Record._make(records[i])
         key = (

@@ -1,4 +1,4 @@
-"""What a consumer is handed: ranges of its queue, and the records of these messages."""
+"""Messages that are handed to a consumer: ranges of its queue, and the records."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def dealt(ranges: list[Range], parts: list[bytes | Records], count: int) -> Popp
 
 
 def ranges_of(leases: list[Lease]) -> Iterator[Range]:
-    """What the leases hold."""
+    """The ranges of messages that leases hold."""
     for lease in leases:
         ranges = as_ranges(lease.offsets)
         for first, count in zip(ranges[::2], ranges[1::2], strict=True):

@@ -14,7 +14,7 @@ from store.state.groups import Group
 
 
 class TierPage(NamedTuple):
-    """What a tier has of a queue: from `start` on nothing before `records`, which may be none."""
+    """A page of a queue from the tier: from `start` on it has nothing before `records`, which may be none."""
 
     start: int
     records: Records
@@ -36,10 +36,10 @@ class QueueInTier(Protocol):
         """
 
     def waits_for(self, queue_offset: int) -> bool:
-        """Whether it was asked for, and cannot be asked for again now."""
+        """True if the tier was asked for a queue_offset, and cannot be asked again now."""
 
     def close(self) -> None:
-        """Nothing more is wanted."""
+        """End the reading: nothing more is wanted."""
 
 
 class QueueReads:
@@ -67,7 +67,7 @@ class QueueReads:
         self._untold = (-1, 0)  # a queue_offset, and how many messages before it are gone that no message has said
 
     def read(self, start: int, most: int, max_bytes: int) -> Records:
-        """As QueueTable.read(); nothing from `start` on while the tier is asked. What is gone counts as lost."""
+        """Like QueueTable.read(); nothing from `start` on while the tier is asked. What is gone counts as lost."""
         if self._tier is None or start >= self._kept_from():
             records = self._queues.read(self._queue, start, most, max_bytes)
             if records.first == start:
@@ -107,19 +107,19 @@ class QueueReads:
         return self._tier is not None and queue_offset < self._kept_from() and self._tier.waits_for(queue_offset)
 
     def settle(self, group: Group) -> None:
-        """Have done with the tier once the group has. To be called now and then."""
+        """Stop reading the tier once the group needs no more of it. Call this now and then."""
         if self._tier is not None and group.acked_offset >= self._kept_from():
             self.close()
 
     def close(self) -> None:
-        """Have done with the tier for now."""
+        """Stop reading the tier for now."""
         if self._tier is not None:
             self._tier.close()
             self._tier = None
 
     @property
     def why(self) -> str:
-        """Why the tier does not give what is wanted; empty: it does, or nothing is."""
+        """The reason why the tier does not answer; empty: it does, or it was not asked."""
         return self._tier.why if self._tier is not None else ""
 
     def gone(self) -> None:

@@ -301,7 +301,7 @@ def _gone(path: Path, index: Index, log: Foreseen) -> list[Damage]:
 
 
 def index_fault(path: Path, name: str, index: Index | None, log: Foreseen, in_use: bool = False) -> str | None:
-    """Why an index is not usable, or None. Reads all of it."""
+    """The reason why an index is not usable, or None. Reads all of it."""
     folder = path / name
     if not folder.exists():
         return "missing"

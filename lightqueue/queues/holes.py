@@ -15,7 +15,7 @@ MOST_NOTED = 65_536  # positions with a count of messages lost before them; the 
 
 
 class Places(Protocol):
-    """Where the entries of queues stand."""
+    """The places of queues' entries."""
 
     def log_offset_at(self, queue: Queue, queue_offset: int) -> int:
         """log_offset of one entry; 0 where it was trimmed."""
@@ -50,7 +50,7 @@ class Holes:
         return start + 1, 1
 
     def _lost_in_front_of_log(self, queue: Queue, start: int, kept: int) -> int:
-        """Of the entries [start, kept), which point before the oldest record: the number that retention did
+        """The number of entries in [start, kept), which point before the oldest record, that retention did
         not drop.
         """
         lost = 0

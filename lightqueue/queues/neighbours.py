@@ -138,7 +138,7 @@ class Neighbours:
 
     @staticmethod
     def _place(cursor: GroupCursor, queue_id: int, queue_offset: int, end: tuple[int, int]) -> tuple[int, int]:
-        """As place(), with `end`: the queue_offset + 1 and log_offset of a later entry.
+        """Like place(), with `end`: the queue_offset + 1 and log_offset of a later entry.
 
         Guesses in turn the entry's place if messages came evenly, and the middle of the range.
         """

@@ -156,7 +156,7 @@ class QueueTable:
             self.live.drop(queue)
 
     def spill(self, queue: Queue) -> None:
-        """From now on a LIVE queue keeps its entries for readers that are slow."""
+        """Make a LIVE queue keep its entries for slow readers from now on."""
         queue.spills = True
 
     def needed_from(self, queue: Queue, queue_offset: int) -> None:
@@ -199,7 +199,7 @@ class QueueTable:
 
     @property
     def has_edits(self) -> bool:
-        """Whether there are changes for the index that belong to no record."""
+        """True if there are changes for the index that belong to no record."""
         return bool(self._edits)
 
     def stage(self, until: int) -> int | None:
@@ -274,7 +274,7 @@ class QueueTable:
         return Records(start)
 
     def read_many(self, queues: list[Queue], starts: list[int], max_records: int, max_bytes: int) -> list[Records]:
-        """As read() for each of some queues."""
+        """Like read() for each of some queues."""
         if self.holes.are_known:
             return [self.read(queues[i], starts[i], max_records, max_bytes) for i in range(len(queues))]
         ranges = read_tails(self._log.memory, queues, starts, max_records, max_bytes)

@@ -272,7 +272,7 @@ def _scan_tagged(
 def _scan_log(
     log: ReadableLog, start: int, stop: int, tag: bytes, room: _Room, wanted: Callable[[bytes], bool] | None
 ) -> int:
-    """As _scan_queue(), from the log, for filters without a queue."""
+    """Like _scan_queue(), from the log, for filters without a queue."""
     until = min(stop, start + LOG_BYTES)
     for at, chunk, is_behind_damage in _ranges(log, start, stop):
         records = messages_in(chunk)
@@ -294,7 +294,7 @@ def _scan_log(
 
 
 def _ranges(log: ReadableLog, start: int, stop: int) -> Iterator[tuple[int, memoryview, bool]]:
-    """As ranges_passing(). Raises NoSuchPosition."""
+    """Like ranges_passing(). Raises NoSuchPosition."""
     if stop > log.committed:
         log.commit()
     try:

@@ -1,4 +1,4 @@
-"""What readers of the log hold back from retention, and what becomes of those that are too far behind."""
+"""The part of the log that its readers hold back from retention, and the rules for readers that lag too far."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LogHolds:
         self._most_bytes = settings.most_behind_bytes
         self._append = append
         self.refusing: ReaderTooFarBehind | None = None
-        """Why messages are refused; None: they are not. As of the last within()."""
+        """The reason why messages are refused; None: they are not. As of the last within()."""
 
     def within(self, boundary: int) -> int:
         """The part of what retention would drop, up to `boundary`, that no reader holds; 0: nothing."""

@@ -87,7 +87,7 @@ class Trimmer:
             after = neighbours_key(group + 1, 0)
 
     def _trim_group(self, group: int, start: bytes) -> bytes | None:
-        """As _trim_groups() for one group, from a key on; returns the key to go on from, or None at the end."""
+        """Like _trim_groups() for one group, from a key on; returns the key to go on from, or None at the end."""
         gone: list[bytes] = []
         last: tuple[bytes, bytes] | None = None  # the last key that lies wholly before `first`
         for key, stored in self._index.scan(start, neighbours_key(group + 1, 0)):

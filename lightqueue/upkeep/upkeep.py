@@ -61,7 +61,7 @@ class Upkeep:
 
     @property
     def refusing(self) -> StoreError | None:
-        """Why messages are refused: a reader of the log may not lose what retention is to drop."""
+        """The reason why messages are refused: a reader of the log may not lose what retention is to drop."""
         return self._retention.holds.refusing
 
     def check_soon(self) -> None:

@@ -35,7 +35,7 @@ class Lookup(Protocol):
     """The look-up for a Hub, beyond the followers of a queue."""
 
     def knows(self, gateway: str) -> bool:
-        """Whether this gateway's watched queues are known; if not, it is told of every queue."""
+        """True if the queues that a gateway watches are known; otherwise it is told of every queue."""
 
     def watchers(self, name: bytes) -> Iterable[str]:
         """Gateways that are known to watch a queue."""

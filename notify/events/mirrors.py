@@ -55,7 +55,7 @@ class Mirrors:
         return mirror.queue
 
     def take_over(self, ref: int, mirror: Mirror) -> None:
-        """Another process followed this queue; nothing reads it here so far."""
+        """Take over a queue that another process followed; it has no reader here yet."""
         self.by_ref[ref] = mirror
         self.refs[mirror.queue] = ref
         self.by_queue[mirror.queue] = mirror
@@ -66,7 +66,7 @@ class Mirrors:
         return [queue for queue, mirror in self.by_queue.items() if not mirror.readers]
 
     def unfollow(self, queue: Queue) -> list[int] | None:
-        """One reader less. If it was the last one: the refs to tell the store, as often as it was asked to follow.
+        """Remove a reader. After the last one: the refs to tell the store, one for each follow request.
 
         None also of a queue that is not followed: the store has given us up, and forgot what we followed.
         """

@@ -1,4 +1,4 @@
-"""Where a store is, who can reach an address; and URLs for people: without user, password and query."""
+"""Addresses of stores, who can reach an address, and URLs for people: without user, password and query."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class TlsListener:
         self.sockets: list[socket.socket] = []
 
     async def listen(self, host: str, port: int, backlog: int) -> None:
-        """At all addresses of a host, from now on. Raises OSError."""
+        """Listen at all addresses of a host. Raises OSError."""
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(found):
@@ -121,7 +121,7 @@ class TlsListener:
 
 
 def fault_of_peer(error: Exception) -> str:
-    """Why a peer's handshake with a store failed."""
+    """The reason why a peer's handshake with a store failed."""
     reason = reason_of(error)
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return "TLS handshake failed: it shows no certificate; set gateway.store_certificate there"
@@ -137,7 +137,7 @@ def fault_of_peer(error: Exception) -> str:
 
 
 def fault_of_store(error: ssl.SSLError) -> str:
-    """Why a gateway's handshake with its store failed, and what mends it."""
+    """The reason why a gateway's handshake with its store failed, and what mends it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message
         if "mismatch" in why or "not valid for" in why:
@@ -156,7 +156,7 @@ def fault_of_store(error: ssl.SSLError) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """In the words of OpenSSL, or of the system."""
+    """The error's reason in the words of OpenSSL, or of the system."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return str(error.reason)
     if isinstance(error, OSError) and error.strerror:

@@ -1,4 +1,4 @@
-"""Which member of the hub has which session, and which members wait for one."""
+"""The member of the hub that has each session, and the members that wait for it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Claims:
         return self._presence_here(client_id)
 
     def client_ids(self) -> list[str]:
-        """Of all sessions, and of all connections that have none in the log. In no order."""
+        """The client identifiers of all sessions and of all connections without a session in the log. In no order."""
         sessions = self._messages.sessions
         return [state.client_id for state in sessions] + [each for each in self._holders if sessions.get(each) is None]
 

@@ -114,7 +114,7 @@ class Consumers:
         return consumer
 
     def locate(self, group: GroupKey, start: str, then: Located, is_new: bool) -> bool:
-        """As GroupTier.locate(), of a group that is made (`is_new`) unless it is there, or moved."""
+        """Like GroupTier.locate(), of a group that is made (`is_new`) unless it is there, or moved."""
         if is_new and self._groups.get(group) is not None:
             return False
         return self._tier.locate(group[1], start, then)
@@ -282,7 +282,7 @@ class Consumers:
             self._forget_if_idle(queue)
 
     def tick(self) -> None:
-        """To be called several times a second."""
+        """Call this several times a second."""
         if not len(self._groups):
             return
         self._groups.tick(self.now_ms())
@@ -300,7 +300,7 @@ class Consumers:
     # --- StoreListener
 
     def wake(self) -> None:
-        """Some of the queues grew."""
+        """Hand out messages, as some of the queues grew."""
         if self._member is None:
             return
         for grown in self._member.take_news():

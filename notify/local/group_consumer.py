@@ -22,7 +22,7 @@ _events = RateLimitedLog(logging.getLogger("penstock.store"))
 
 
 class LocalConsumer:
-    """Its answers come at once, or when the queue grows."""
+    """A consumer of a group in this process. Its answers come at once, or when the queue grows."""
 
     has_room = True
 
@@ -97,7 +97,7 @@ def open_consumer(
     handed: Callable[[LeasedMessages], None],
     maker: Maker,
 ) -> LocalConsumer | str:
-    """Why not, if the group is not to be had; the log says so as well."""
+    """Open a consumer of a group. Returns, and logs, the reason if the group cannot be opened."""
     try:
         consumer = consumers.open(key, group, None, start, if_new, maker, or_refuse=start != LATEST)
         return LocalConsumer(consumers, consumer, handed)

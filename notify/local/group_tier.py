@@ -1,4 +1,4 @@
-"""What the tier has of groups' queues, by pages: for groups that stand where retention has dropped the log."""
+"""Pages of groups' queues from the tier, for groups that stand where retention has dropped the log."""
 
 from __future__ import annotations
 

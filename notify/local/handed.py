@@ -1,4 +1,4 @@
-"""What a gateway knows of the store in its own process, for the process that replaces both.
+"""A gateway's knowledge of the store in its own process, for the process that replaces both.
 
 Stored queues and groups are in the data folder, so their names lead to them there. What a LIVE queue had was in memory
 only; the log has it, and the readers that lacked it read it there.
@@ -94,7 +94,7 @@ class EnteredStore:
         return found
 
     def go_on(self, gateway: GatewayListener, connected: Container[str], known_to: int) -> None:
-        """The clients are here from now on. To be called before anything is delivered.
+        """The clients are here from now on. Call this before anything is delivered.
 
         `gateway` has them; `connected`: their client_ids; `known_to`: log_offset at which the old process's log ended.
         """

@@ -164,7 +164,7 @@ class Hub:
         self.claims.withdraw(member)
 
     def tick(self) -> bool:
-        """To be called several times a second where no member does it. True if there is more to do at once."""
+        """Call this several times a second where no member does it. True if there is more to do at once."""
         more = self.messages.tick()
         self.settle()
         self.consumers.tick()
@@ -175,7 +175,7 @@ class Hub:
     # --- events
 
     def settle(self, acting: Member | None = None) -> None:
-        """After something was stored: tell who follows what grew, and who waits for a session that is free now.
+        """Call this after an append: tell the followers of queues that grew, and members that wait for a session.
 
         `acting` looks by itself.
         """
@@ -196,7 +196,10 @@ class Hub:
                 member.listener.wake()
 
     def _tell_looked_up(self, lookup: Lookup, grown: list[Queue]) -> None:
-        """Who follows a queue is told in any case, so that no mistake of a table can cost a message."""
+        """Tell the gateways that a table names.
+
+        Followers of a queue are always told, so no mistake of a table costs a message.
+        """
         unknown = {member for name, member in self.gateways.items() if not lookup.knows(name)}
         for queue in grown:
             followers = self.followers.of(queue)
@@ -210,7 +213,7 @@ class Hub:
             member.grew_named(grown)
 
     def told(self) -> dict[str, int]:
-        """How many gateways in other processes are told of what they watch, and how many of everything."""
+        """The number of gateways in other processes that are told of watched queues, and of those told of all."""
         lookup, gateways = self.lookup, len(self.gateways)
         watched = gateways if lookup is None else sum(map(lookup.knows, self.gateways))
         return {"watched": watched, "everything": gateways - watched}

@@ -130,7 +130,7 @@ class GatewayPace:
 
     @property
     def is_slow(self) -> bool:
-        """Whether some gateway is behind."""
+        """True if some gateway lags."""
         return bool(self._behind)
 
     def heard(self, member: Member, is_behind: bool) -> None:

@@ -1,4 +1,4 @@
-"""Those that read the log under a name: how far they are, and for which of them retention waits."""
+"""The readers of the log: how far each one is, and which of them retention waits for."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class LogReaders:
         return True
 
     def _append(self, change: Change) -> None:
-        """It frees room, so it may use what is kept from messages."""
+        """Append a change. It frees room, so it may use the room that is kept from messages."""
         batch = RecordBatch()
         batch.append(*encode_change(change))
         self._messages.append_upkeep(batch)
@@ -110,7 +110,7 @@ class LogReaders:
                 self._audit.note(AuditEvent.READER, reason=f"{state.name} lost {lost_bytes} bytes of the log")
 
     def infos(self) -> list[LogReaderInfo]:
-        """By name."""
+        """The readers of the log, sorted by name."""
         end = self._messages.end
         held = [
             LogReaderInfo(

@@ -82,7 +82,10 @@ class SessionHolder(NamedTuple):
 
 
 def holder_of(member: Member, user: str | None) -> SessionHolder:
-    """One object for all anonymous clients of a member, of which there may be a hundred thousand."""
+    """The holder of a session.
+
+    A member's anonymous clients share one object, as there may be a hundred thousand of them.
+    """
     return member.anonymous if user == "" else SessionHolder(member, user)
 
 
@@ -122,7 +125,7 @@ class Followers:
         return {followers: 1} if isinstance(followers, Member) else followers or {}
 
     def followed_of(self, member: Member, queues: Iterable[Queue]) -> list[Queue]:
-        """Those of these queues that a member follows."""
+        """The queues, of the given ones, that a member follows."""
         none: dict[Member, int] = {}
         found = ((queue, self._followers.get(queue, none)) for queue in queues)
         return [queue for queue, who in found if who is member or (isinstance(who, dict) and member in who)]

@@ -37,11 +37,11 @@ class OwnNames:
 
     @property
     def names(self) -> Namespace:
-        """How the client knows what the log has."""
+        """The translation between the client's names and the log's."""
         return self._names if self._names is not None else DEFAULT
 
     def user(self, account: str) -> str:
-        """How the client knows a user of the log, if that is one of its namespace."""
+        """The client's name for a user of the log, if that user is of its namespace."""
         return account.removeprefix(f"{self.names.prefix}/") if self.names.name else account
 
     def has_topic(self, topic: str) -> bool:
@@ -51,7 +51,7 @@ class OwnNames:
         return self._names is None or self._names.has_group(name)
 
     def fault_of_records(self, records: memoryview) -> str:
-        """Why a client may not publish these, which were checked; empty if it may."""
+        """The reason why a client may not publish these, which were checked; empty if it may."""
         for topic_bytes, *_ in topic_runs(records):
             if topic_bytes[:1] != b"$" and not self.names.name:
                 continue
@@ -63,7 +63,7 @@ class OwnNames:
         return ""
 
     def fault(self, message: wire.WireMessage) -> str:
-        """Why a client may not ask this; empty if it may."""
+        """The reason why a client may not ask this; empty if it may."""
         names = self._names
         if names is None:
             return ""

@@ -24,15 +24,15 @@ FEW = 64  # messages that are not worth dividing
 
 
 class PopReceiver(Protocol):
-    """Where the answer to a PopRequest goes."""
+    """The receiver of the answer to a PopRequest."""
 
     @property
     def is_closing(self) -> bool:
-        """Whether its connection ends, so that an answer is lost."""
+        """True if the receiver's connection ends, so that an answer is lost."""
 
     @property
     def has_room(self) -> bool:
-        """Whether it may be sent more."""
+        """True if the receiver may be sent more."""
 
 
 @dataclass(eq=False, slots=True)

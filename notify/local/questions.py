@@ -49,7 +49,7 @@ class Questions:
 
 
 def judged(message: WireMessage, listener: SessionListener, tell: Callable[[WireMessage], object]) -> bool:
-    """Have a gateway judge, describe or report what its store asks about. False: the message is something else."""
+    """Pass a question of the store to a gateway: judge, describe or report. False: the message is no such question."""
     if isinstance(message, Describe):
         listener.describe(message.client_id, partial(_tell_described, message.number, tell))
         return True
@@ -80,7 +80,7 @@ AskOne = Callable[[Sequence[LeftMessage], Callable[[Allowed], None]], object]
 
 
 class Judges:
-    """Who is asked about a message that is due: one gateway after the other, or who judges clients of the store."""
+    """Asks whether messages that are due may be sent: gateways in turn, or the judge of the store's clients."""
 
     def __init__(self, listeners: Callable[[], Iterable[SessionListener]]) -> None:
         """`listeners`: of all members of the store."""
@@ -89,11 +89,11 @@ class Judges:
         self._of_clients: AskOne = self._ask_gateways_if_any
 
     def judge_clients_by(self, ask: AskOne) -> None:
-        """Have `ask` judge the messages that SDK users left."""
+        """Set `ask` as the judge of messages that SDK users left."""
         self._of_clients = ask
 
     def ask(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> bool:
-        """Where a part can be asked, `then` is called with all answers at once. False: no one is there."""
+        """Ask about messages; `then` gets all answers at once. False: nobody is there who could be asked."""
         by_clients = [is_clients(each.left_by) for each in messages]
         answers: list[bool | None] = [None] * len(messages)
         parts: list[tuple[AskOne, bool]] = [(self._of_clients, True), (self._ask_gateways, False)]
@@ -115,12 +115,12 @@ class Judges:
         return True
 
     def _ask_gateways_if_any(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> None:
-        """Where users are not known any more."""
+        """Ask gateways about messages of SDK users when the store itself does not know users any more."""
         if not self._ask_gateways(messages, then):
             then([True] * len(messages))
 
     def _ask_gateways(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> bool:
-        """One of them, and the next one if it judges nothing; where none does, all may be sent."""
+        """Ask one gateway, and the next one if it judges nothing. If none judges, all messages may be sent."""
         gateways = deque(each for each in self._listeners() if each.can_judge)
         self._turn += 1
         gateways.rotate(self._turn)

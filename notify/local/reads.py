@@ -101,7 +101,7 @@ class LocalHistory:
 
 
 class LocalStatus:
-    """How a store in this process is, for the gateway beside it: a StoreStatus (notify.api)."""
+    """The state of a store in this process, for the gateway beside it: a StoreStatus (notify.api)."""
 
     def __init__(self, messages: MessageStore) -> None:
         self._messages = messages

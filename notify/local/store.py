@@ -58,7 +58,7 @@ class LocalAppends:
         self._messages.log.catch_up()
 
     def append_at(self, batch: RecordBatch, is_awaited: bool = True) -> int:
-        """As append(); the log_offset of the first record."""
+        """Like append(); the log_offset of the first record."""
         taken, self._taken = self._taken, []
         start = self._messages.append(batch, is_awaited)
         if taken:
@@ -67,7 +67,7 @@ class LocalAppends:
         return start
 
     def append_in_steps(self, batch: RecordBatch, applied: Callable[[], None] | None = None) -> int:
-        """As append_at(); see MessageStore.append_in_steps. Growth is told once all is applied.
+        """Like append_at(); see MessageStore.append_in_steps. Growth is told once all is applied.
 
         First `applied` is called, which may not store anything.
         """
@@ -95,15 +95,15 @@ class LocalAppends:
         return self._messages.log.on_disk
 
     def commit(self) -> None:
-        """Have the page cache hold everything that was appended. Raises StoreFull or DiskFailed."""
+        """Write everything that was appended to the page cache. Raises StoreFull or DiskFailed."""
         self._messages.log.commit()
 
     def hurry(self) -> None:
-        """Have everything that was committed go to the disk now; the listener hears of it."""
+        """Sync everything that was committed to the disk now; the listener is told when that is done."""
         self._messages.log.hurry()
 
     def flush_fault(self) -> str:
-        """Why nothing more gets to the disk; empty if it does."""
+        """The reason why nothing more gets to the disk; empty: it does."""
         return self._messages.log.sync_error
 
     def will_take(self, taken: list[GroupAdvanced]) -> None:
@@ -304,7 +304,7 @@ class LocalStore:
 
     @classmethod
     def join(cls, hub: Hub, name: str) -> Self:
-        """That of a new member of the hub."""
+        """Make the LocalStore of a new member of the hub."""
         return cls(hub, hub.join(name))
 
     def listen(self, listener: GatewayListener) -> None:
@@ -320,12 +320,12 @@ class LocalStore:
     # --- another process
 
     def hold(self) -> None:
-        """What is stored is delivered also while clients wait for another process: readers come as far as they can."""
+        """Do nothing: messages are delivered also while clients wait for another process."""
 
     def go_on(self) -> None: ...
 
     def turn_begins(self) -> None:
-        """Nothing waits here for a turn's end."""
+        """Do nothing: a store in this process waits for no turn."""
 
     def turn_ends(self) -> None: ...
 

@@ -143,7 +143,7 @@ class Tier:
         self._hand_out()
 
     def answered(self, worker: Hashable, number: int, answer: TierAnswer, records: bytes) -> None:
-        """By a worker; what was given up meanwhile is ignored."""
+        """Take a worker's answer; one whose question was given up is ignored."""
         given = self._given.pop(worker, None)
         if given is None or given[0] != number:
             return
@@ -164,7 +164,7 @@ class Tier:
         self._hand_out()
 
     def tick(self) -> None:
-        """To be called several times a second: give up what waits for too long, go on with those who can be answered
+        """Call this several times a second: give up what waits for too long, go on with those who can be answered
         again."""
         now_s = self._clock()
         refused, self._refused = self._refused, []
@@ -184,7 +184,7 @@ class Tier:
 
     @property
     def why_not(self) -> str:
-        """Why there is no answer, and the remedy."""
+        """The reason why there is no answer, and the remedy."""
         if self.is_served:
             return "the tier has no time for it; try again later"
         return (

@@ -51,11 +51,11 @@ class TierReads:
 
     @property
     def table_url(self) -> str | None:
-        """As Tier.url."""
+        """Like Tier.url."""
         return self._tier.url
 
     def question(self, request: WireMessage, most_bytes: int) -> TierQuestion | None:
-        """What to ask the tier, to answer a request; None: the log has the answer."""
+        """The question for the tier that a request needs; None: the log has the answer."""
         if not self._tier.has_more:
             return None
         try:
@@ -182,7 +182,7 @@ class TierReads:
     # --- messages by their places
 
     def not_in_log(self, log_offsets: list[int]) -> list[int]:
-        """Those that the tier is to be asked for. What the log has is read there, whatever `tier.reads` says."""
+        """The log_offsets that must be read from the tier; the log has the others, whatever `tier.reads` says."""
         first = self._messages.log.first
         if not self._tier.has_more or not log_offsets or min(log_offsets) >= first:
             return []
@@ -209,7 +209,7 @@ class TierReads:
 
 
 def _parts(records: bytes) -> Iterator[bytes]:
-    """Each of some records."""
+    """Each record of some records in log format."""
     at = 0
     while at < len(records):
         size = int.from_bytes(records[at : at + 4], "little")

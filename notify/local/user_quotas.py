@@ -1,8 +1,8 @@
-"""How much of a store each user may have, over all gateways and the SDK: sessions, subscriptions, topics, messages.
-And how much all who are of one namespace may have together.
+"""Quotas of each user of a store, over all gateways and the SDK: sessions, subscriptions, topics, messages.
+And quotas of each namespace, for all its users together.
 
-What there is the log says (store.state.usage, store.state.sessions). What was granted and is not in the log so far is
-remembered for a moment, so that no more is granted than there may be. Who has too much is refused one more, and loses
+The log has the usage (store.state.usage, store.state.sessions). What was granted and is not in the log yet is
+remembered for a moment, so that no more is granted than there may be. A user with too much is refused one more, and
 nothing.
 """
 
@@ -76,7 +76,7 @@ class Unlogged:
     # --- subscriptions
 
     def tell_live(self, member: Member, user: str, number: int) -> None:
-        """How many subscriptions a member has of a user whose sessions the log does not have."""
+        """Note a member's number of subscriptions of a user in sessions that the log does not have."""
         of_member = self._subscriptions.setdefault(member, Counter())
         self._subscriptions_in[namespace_of(user).name] += number - of_member[user]
         of_member[user] = number
@@ -97,7 +97,7 @@ class Unlogged:
 
 
 class UserLimits(NamedTuple):
-    """How many of each one user may have, or one namespace; 0: any number."""
+    """The limits of one user, or of one namespace; 0: any number."""
 
     sessions: int = 0
     subscriptions: int = 0
@@ -147,7 +147,7 @@ class _Counting(NamedTuple):
 
     @property
     def namespace(self) -> str | None:
-        """None: it is a user; empty: it is the default one."""
+        """The namespace whose usage this is; None: it is a user's; empty: the default namespace's."""
         return self.key.removeprefix(IN) if self.key.startswith(IN) else None
 
 
@@ -279,7 +279,7 @@ class UserQuotas:
         return self._fault("retained_bytes", counting, used.size_bytes) if limits.retained_bytes and is_more else ""
 
     def _more_retained(self, counting: _Counting, topic: bytes, size_bytes: int) -> Used:
-        """How much a retained message takes besides what its topic's takes already."""
+        """What a retained message needs in addition to the one that its topic has already."""
         owner = self._usage.owner(Counted.RETAINED, topic)
         is_namespace = counting.namespace is not None  # a topic is of one
         if owner is not None and (is_namespace or owner[0] == counting.key):
@@ -393,7 +393,7 @@ class UserQuotas:
         return tuple(found.values())
 
     def _give_back(self, user: str) -> None:
-        """Nothing of what is being taken comes."""
+        """Give back what was granted for a request that failed."""
         for counted, item in self._taking:
             for key, _ in self._counting(user):
                 granted = self._granted.get((counted, key))

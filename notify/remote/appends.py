@@ -67,7 +67,7 @@ class RemoteAppends:
         self.safe_mark = sequence
 
     def take_over(self, sequence: int) -> None:
-        """Another process made the Appends up to this one, and all are answered."""
+        """Go on after the Appends of another process: it made those up to this one, and all are answered."""
         self.mark = self.safe_mark = sequence
 
     def begin_anew(self, appended: int) -> int:

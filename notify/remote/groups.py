@@ -228,7 +228,7 @@ class RemoteConsumer:
 
 
 def _parts(receipts: list[Receipt]) -> Iterator[list[wire.Receipt]]:
-    """So many in a request that the store decodes it quickly."""
+    """The receipts in parts, each small enough for the store to decode it quickly."""
     for at in range(0, len(receipts), ITEMS_PER_FRAME):
         yield [wire.Receipt(*each) for each in receipts[at : at + ITEMS_PER_FRAME]]
 

@@ -1,4 +1,4 @@
-"""What a gateway knows of a store in another process, for the process that replaces it.
+"""A gateway's knowledge of a store in another process, for the process that replaces the gateway.
 
 The new process connects under the old one's name, and goes on as after any connection that ended: the store still has
 what that name follows and claimed. So what it follows, and how far its Appends have come, has to travel.

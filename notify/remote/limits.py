@@ -40,12 +40,12 @@ class RemoteBans:
             self._tell(BanMade(kind, value, until_ms, reason))
 
     def logins_ended(self, ended: LoginsEnded) -> None:
-        """At this gateway."""
+        """Tell the store how logins at this gateway ended."""
         if self._knows(LOGINS_VERSION):
             self._tell(ended)
 
     def _knows(self, version: int) -> bool:
-        """Whether there is a store, and one of this version."""
+        """True if there is a connection to a store of this version or a later one."""
         welcome = self._welcome()
         return welcome is not None and welcome.version >= version
 
@@ -91,7 +91,7 @@ class RemoteQuotas:
 
     @property
     def counted(self) -> Counted:
-        """As the store said last."""
+        """The counted things, as the store told them last."""
         welcome = self._welcome()
         if welcome is not None:
             self._counted = Counted(welcome.counted)
@@ -99,7 +99,7 @@ class RemoteQuotas:
         return self._counted
 
     def take_over(self, welcome: Welcome) -> None:
-        """What the store told another process."""
+        """Take over what the store told another process."""
         self._counted, self.told_to = Counted(welcome.counted), welcome.store_name
 
     def take_message(self, user: str, wanted: Counted, topic: bytes, size_bytes: int, then: MessageTaken) -> None:
@@ -124,7 +124,7 @@ class RemoteQuotas:
 
 
 class RemotePace:
-    """Whether this gateway is behind, as it told its store, and whether others are. Each connection begins anew."""
+    """Lag of this gateway, as it told its store, and of other gateways. Each connection begins anew."""
 
     def __init__(self, tell: Callable[[WireMessage], object]) -> None:
         """`tell` the store something."""

@@ -170,7 +170,7 @@ class RemoteQueues:
                 self._end_at(queues[ref], first + count)
 
     def _end_all_at(self, message: wire.Grew | wire.Checked) -> int:
-        """How many of these queues grew."""
+        """Set the ends of queues that a message tells. Returns the number of queues that grew."""
         self.knows_up_to(message.log_end)
         by_ref = self._mirrors.by_ref
         mirrors = ((by_ref.get(ref), next_offset) for ref, next_offset in message.queues)

@@ -22,7 +22,7 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class _Ranges:
-    """Those of one queue."""
+    """The cached ranges of one queue."""
 
     __slots__ = ("by_start", "starts")
 
@@ -78,7 +78,7 @@ class RangeCache:
         return found
 
     def get_many(self, queues: Iterable[Queue], starts: Iterable[int]) -> list[Records | None]:
-        """As get() for each of some queues."""
+        """Like get() for each of some queues."""
         ranges_of, found = self._ranges, []
         for queue, start in zip(queues, starts, strict=True):
             ranges = ranges_of.get(queue)

@@ -46,7 +46,7 @@ class RangeReads:
         self._unread_bytes: dict[Queue, int] = {}  # were pushed, and not read since
 
     def read(self, queue: Queue, start: int, max_records: int, max_bytes: int) -> Records | None:
-        """As in notify.api.Store; what is not here is wanted from now on."""
+        """See notify.api.Store; a range that is not here is requested at the end of the turn."""
         found = self.cache.get(queue, start)
         self._unread_bytes.pop(queue, None)
         if found is None:
@@ -59,7 +59,7 @@ class RangeReads:
     def read_many(
         self, queues: list[Queue], starts: list[int], max_records: int, max_bytes: int
     ) -> list[Records | None]:
-        """As read() for each of some queues, of which one session may have thousands."""
+        """Like read() for each of some queues, of which one session may have thousands."""
         ranges = self.cache.get_many(queues, starts)
         unread_bytes = self._unread_bytes
         for queue, start, found in zip(queues, starts, ranges, strict=True):
@@ -105,7 +105,7 @@ class RangeReads:
         self._hurried[queue] = at
 
     def ask(self) -> None:
-        """One request for all that was found missing in a turn."""
+        """Send one request for all ranges that were found missing in a turn."""
         asked = [(queue, start) for queue, start in self._wanted if queue in self._refs]
         self._wanted.clear()
         self._asked.update(asked)
@@ -158,7 +158,7 @@ class RangeReads:
         self._unread_bytes.pop(queue, None)
 
     def restart(self) -> None:
-        """Nothing that was asked for will come."""
+        """Forget all requests: their answers will not come."""
         self._wanted.clear()
         self._ahead.clear()
         self.has_wanted = False

@@ -227,7 +227,7 @@ class RemoteStore:
     # --- another process
 
     def hold(self) -> None:
-        """Nothing is delivered to clients until go_on()."""
+        """Deliver nothing to clients until go_on()."""
         self.sessions.is_held = True
 
     def go_on(self) -> None:
@@ -239,12 +239,12 @@ class RemoteStore:
         return self.welcome is None or self._requests.owes_other_than(ASKED_AGAIN)
 
     def ask_last(self, then: Callable[[], None]) -> None:
-        """Have `then` called once the store has dealt with all that it was told so far."""
+        """Call `then` once the store has handled everything that it was sent so far."""
         self._requests.ask(wire.Check([]), lambda answer, frame: then())
         self._send()
 
     def handed(self) -> HandedStore:
-        """What another process needs to go on, once nothing is under way. Raises StoreAway."""
+        """The state that another process needs to go on; nothing may be under way. Raises StoreAway."""
         if self.welcome is None:
             raise StoreAway(self.why_away or "there is no connection")
         return HandedStore(

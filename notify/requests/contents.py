@@ -54,7 +54,7 @@ MOST_TAKEN = 65_536
 
 
 class Fenced(StoreError):
-    """Another member has the session."""
+    """A refusal: another member of the hub has the session."""
 
     def __init__(self, client_id: str) -> None:
         super().__init__(f"the session of client {client_id} is not this gateway's any more; claim it first")
@@ -143,14 +143,14 @@ def left_fault(records: memoryview, left_by: bytes) -> str:
 
 
 def topic_fault(topic: str) -> str:
-    """Why a topic cannot be published to; empty if it can."""
+    """The reason why a topic cannot be published to; empty if it can."""
     if "+" in topic or "#" in topic:
         return "has a wildcard"
     return _text_fault(topic)
 
 
 def filter_fault(topic_filter: str) -> str:
-    """Why a topic filter is not valid; empty if it is."""
+    """The reason why a topic filter is not valid; empty if it is."""
     levels = topic_filter.split("/")
     if any(len(level) > 1 and ("+" in level or "#" in level) for level in levels) or "#" in levels[:-1]:
         return "has a wildcard where none may be"
@@ -166,7 +166,7 @@ def _text_fault(topic: str) -> str:
 
 
 def text_fault(text: str) -> str:
-    """Why a text is not valid in MQTT; empty if it is."""
+    """The reason why a text is not valid in MQTT; empty if it is."""
     if "\0" in text:
         return "has a U+0000"
     if len(text.encode()) > MOST_TEXT_BYTES:

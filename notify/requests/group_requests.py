@@ -72,7 +72,7 @@ class GroupRequests:
         self.consumers.left(peer)
 
     def forget_refs(self, peer: str) -> None:
-        """Have a peer open its groups again, as the same consumers."""
+        """Forget the refs of a peer's groups: it opens them again, as the same consumers."""
         for consumer in self._of.pop(peer, {}).values():
             self._refs.pop(consumer, None)
 

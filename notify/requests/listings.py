@@ -77,7 +77,7 @@ class NamesPage:
             self._ended()
 
     def takes(self, *texts: str) -> bool:
-        """Whether there is room for one more item, with these texts, of the name that was given last.
+        """True if a page has room for one more item with these texts, of the name that was given last.
 
         An item that is its first always has room, and so have items of PAGE_BYTES.
         """

@@ -60,7 +60,7 @@ def wanted_by(
 
 
 def unstated(message: WireMessage) -> str:
-    """Why a client may not send a message of this kind whoever it is; empty: RIGHTS says what its user needs."""
+    """The reason why no client may send a message of this kind; empty: RIGHTS has the permissions that it needs."""
     kind = type(message)
     return "" if kind in RIGHTS else f"{kind.__name__}: this store states no right for it, so nobody has it"
 
@@ -108,7 +108,7 @@ def show(
 
 
 def _published(_: Any, frame: Frame, __: MessageStore) -> Iterator[Permission]:
-    """Each topic once, however many messages there are."""
+    """A permission to publish for each topic of the records, once each."""
     records = frame.records
     for topic in dict.fromkeys(run[0] for run in topic_runs(records)):
         yield Permission(PUBLISH, topic.decode(errors="replace"))
@@ -142,7 +142,7 @@ def _got(message: wire.Get, _: Frame, messages: MessageStore) -> list[Permission
 
 
 def of_message(record: bytes) -> list[Permission]:
-    """What it takes to read a message again."""
+    """The permissions that it takes to read one message again."""
     (topic_bytes,) = _TOPIC_LENGTH.unpack_from(record, 26)
     topic = record[40 : 40 + topic_bytes].decode(errors="replace")
     return [Permission(SUBSCRIBE, topic), Permission(REPLAY, topic)]

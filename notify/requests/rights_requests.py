@@ -1,4 +1,4 @@
-"""What a client asks about its own permissions. Another server may have to decide, so answers may come later."""
+"""Questions of a client about its own permissions. Another server may have to decide, so answers may come later."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RightsRequests:
         yield from self._decide(wanted, lambda found: done(self._readable(filters, found, are_all)))
 
     def _may_be_told(self, topic_filter: str) -> bool:
-        """Whether it is one of stored topics of this namespace, and not too long."""
+        """True if a topic filter is one of stored topics of this namespace, and not too long."""
         if len(topic_filter) > of_rights.MOST_READABLE_CHARACTERS or topic_filter.split("/")[0] in NOT_STORED:
             return False
         return self._own.has_topic(self._own.names.topic(topic_filter))
@@ -83,7 +83,7 @@ class RightsRequests:
         return of_rights.ReadableFiltersTold(found[:most], are_all and len(found) <= most)
 
     def _plain(self, action: str, topic: str) -> Permission | None:
-        """None: it is of another namespace."""
+        """A permission with the name as the rules know it; None: the topic is of another namespace."""
         if not self._own.has_topic(topic) or (self._own.names.name and action in OF_THE_STORE):
             return None
         return plain_permission(Permission(action, topic), self._own.names)

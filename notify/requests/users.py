@@ -38,7 +38,7 @@ class User(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it may do everything but read the log itself, so that no question is needed."""
+        """True if a user may do everything but read the log itself, so that no question is needed."""
 
     @property
     def left_by(self) -> bytes:
@@ -62,12 +62,12 @@ class User(Protocol):
         """Call `then` once, from the loop; None: there was no answer, so nothing is allowed that was not before."""
 
     def fault(self, now_ms: int) -> str:
-        """Why the connection must end; empty if it may stay."""
+        """The reason why the connection must end; empty if it may stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a client comes from. `names`: those of its certificate."""
+    """The origin of a client's connection. `names`: those of its certificate."""
 
     address: str = ""
     """By which it is counted and banned: its own, or that of the browser for which a console asks."""
@@ -83,7 +83,10 @@ class UserJudge(Protocol):
         """Call `answer` once, from the loop: with the user (None: users are not judged), or a refusal."""
 
     def banned(self, origin: Origin, account: str) -> str:
-        """Why a client may not stay; empty if it is not banned. `account`: its user, as the log names it."""
+        """The ban that ends a client's connection; empty: it is not banned.
+
+        `account`: its user, as the log names it.
+        """
 
 
 Judging = Generator[bool, None, Permission | None]
@@ -106,7 +109,7 @@ class Permits:
 
     @property
     def name(self) -> str:
-        """Of the user; empty: the client has no name."""
+        """The user's name; empty: the client has none."""
         return self.user.name if self.user is not None else ""
 
     def lets(self, request: WireMessage) -> bool:
@@ -114,7 +117,7 @@ class Permits:
         return self.user is None or (self.user.is_open and not isinstance(request, WHOLE_LOG))
 
     def fault(self, now_ms: int) -> str:
-        """Why the connection must end; empty if it may stay."""
+        """The reason why the connection must end; empty if it may stay."""
         return self.user.fault(now_ms) if self.user is not None else ""
 
     def sees(self, wanted: Permission) -> bool:
@@ -124,7 +127,7 @@ class Permits:
         return self._decided(self.user, wanted) is True
 
     def filters(self) -> Iterator[str]:
-        """As those of the user."""
+        """The user's filters(); none if the connection has no user."""
         return self.user.filters() if self.user is not None else iter(())
 
     def known(self, wanted: Permission) -> bool | None:

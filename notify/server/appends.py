@@ -116,7 +116,7 @@ def in_time(changes: list[Change], is_others: Callable[[str], bool]) -> tuple[li
 
 
 def limits_of(messages: MessageStore, role: Role | None, size_bytes: int) -> ContentLimits:
-    """Of a peer's records. Its idea of what time it is may be somewhat different."""
+    """The limits of a peer's records. Its clock may differ somewhat."""
     settings = messages.settings
     latest_due_ms = messages.now_ms() + 1_000 * (settings.max_delay_s + CLOCKS_DIFFER_S)
     return ContentLimits(size_bytes, latest_due_ms, settings.max_plain_bytes, role is Role.GATEWAY)
@@ -257,7 +257,7 @@ class PeerAppends:
     def publish(
         self, sequence: int, records: memoryview, limit_bytes: int
     ) -> Callable[[], tuple[wire.WireMessage, int]]:
-        """As append(). To be called once all is applied: it gives an answer that says where the messages are, and the
+        """Like append(). Call this once all is applied: it gives an answer that says where the messages are, and the
         log_offset where they end."""
         is_again = sequence <= self._sequence and not self._lost[0] <= sequence <= self._lost[1]
         answer = self.append(sequence, records, limit_bytes)
@@ -324,7 +324,7 @@ class PeerAppends:
         return batch, changes
 
     def limits(self, size_bytes: int) -> contents.ContentLimits:
-        """Of its records."""
+        """The limits of a peer's records."""
         return limits_of(self._hub.messages, self._peer.role, size_bytes)
 
     def _is_others(self, client_id: str) -> bool:

@@ -27,7 +27,7 @@ class ApplyingSteps:
         self._was_under_way = self._is_overdue = False
 
     def tick(self) -> None:
-        """By the clock: upkeep, unless something is being applied; then it comes behind that."""
+        """Do periodic upkeep, unless something is being applied; then the upkeep comes after that."""
         applying = self._hub.messages.applying
         self._is_overdue = applying.left_bytes > 0
         if not self._is_overdue or applying.has_failed:

@@ -75,11 +75,11 @@ class Arrival:
         return token is None or any(same_token(token, shown) for shown in (hello.operator_token, hello.token))
 
     def banned(self, user: User | None) -> str:
-        """Why a client that was let in may not stay; empty if it is not banned."""
+        """The ban that ends an admitted client's connection; empty: it is not banned."""
         return self.judge.banned(self.origin, self.said_user if user is None else user.name) if self.judge else ""
 
     @property
     def shown(self) -> str:
-        """Where it comes from, for people."""
+        """The peer's origin, for people."""
         origin = self.origin.address or self.address
         return origin if origin == self.address else f"{origin} by way of {self.address}"

@@ -165,12 +165,12 @@ class Conversation:
 
     @property
     def has_room(self) -> bool:
-        """Whether it may be told what it waited for."""
+        """True if the peer may be sent answers that it waited for."""
         return self._out.has_room
 
     @property
     def is_closing(self) -> bool:
-        """Whether it ends once everything is sent."""
+        """True if the connection ends once everything is sent."""
         return self._out.is_closing
 
     @property
@@ -190,20 +190,20 @@ class Conversation:
 
     @property
     def is_full(self) -> bool:
-        """Whether it had better not be given more before what it has to say is sent."""
+        """True if received frames are left for a later turn, so that no more should be read now."""
         has_more = bool(self._held.waiting) or (self._incoming is not None and self._incoming.has_more)
         return has_more and not self.is_closing and not self.is_judged and not self._held.is_blocked
 
     @property
     def is_idle(self) -> bool:
-        """Whether its peer is let in, and nothing is left of what came: it is neither full nor waiting."""
+        """True if the peer is admitted and no input is left: the connection is neither full nor waiting."""
         incoming = self._incoming
         if incoming is None or incoming.frames is not None or incoming.work is not None:
             return False
         return not (incoming.data or self._held.waiting or self.is_judged)
 
     def why_banned(self) -> str:
-        """Why a client that was let in may not stay; empty if it is not banned."""
+        """The ban that ends an admitted client's connection; empty: it is not banned."""
         return self.arrival.banned(self.permits.user) if self._is_client and not self.is_closing else ""
 
     def check(self) -> None:
@@ -214,7 +214,7 @@ class Conversation:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is not to be listened to until its user is judged."""
+        """True if the peer is not read from until its user is checked."""
         return self.is_judged or self._held.is_blocked or self._handshake.is_waiting
 
     # --- bytes out

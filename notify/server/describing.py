@@ -1,4 +1,4 @@
-"""What a gateway was asked over the wire about itself and its clients, and has not answered."""
+"""Questions to a gateway over the wire, about itself and its clients, that it has not answered yet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Descriptions:
         self._newest = secrets.randbits(48)  # no answer to another process is taken for one
 
     def met(self, hello: Hello) -> None:
-        """Who is asked from now on."""
+        """Ask this peer from now on."""
         self._versions = frozenset(hello.versions if hello.role == Role.GATEWAY else ())
 
     def describe(self, line: Line | None, client_id: str, then: Callable[[ClientDetails | None], None]) -> None:

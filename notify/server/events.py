@@ -45,7 +45,7 @@ class Push:
         self._given: dict[int, int] = {}  # by ref: the queue_offset behind it
 
     def was_read(self, queues: Mapping[int, Queue], ranges: Iterable[Range]) -> None:
-        """These ranges went out as an answer."""
+        """Note that the peer was sent these ranges as an answer."""
         for ref, first, count in ranges:
             if first + count == queues[ref].next_offset:
                 self._given[ref] = first + count
@@ -56,7 +56,7 @@ class Push:
             self._given.pop(ref, None)
 
     def pass_over(self, queues: Mapping[int, Queue], refs: Iterable[int]) -> None:
-        """Of these queues only the ends are told: the peer asks for their records, unless it was given them already."""
+        """Tell only the ends of these queues: the peer asks for the records, unless it was sent them already."""
         if self._given:
             self.stop([ref for ref in refs if ref in self._given and self._given[ref] != queues[ref].next_offset])
 

@@ -1,4 +1,4 @@
-"""How a frame of a peer comes to its handler: it is judged, it waits for what is being applied, it is prepared."""
+"""The way of a peer's frame to its handler: permissions, a wait for records that are being applied, preparation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ class Handling:
             self.incoming.work = self._if_permitted(narrowed(frame, own.names))
 
     def _too_many(self, frame: Frame) -> str:
-        """Why a client's frame is not looked at; empty if it may be. It is neither judged nor read before."""
+        """The limit that refuses a client's frame; empty: none.
+
+        Call this before permissions are checked and records are read.
+        """
         if isinstance(frame.message, QueueOffsets) and len(frame.message.topics) > MOST_TOPICS:
             return f"more than {MOST_TOPICS} topics at a time"
         return self.appends.too_many(frame)
@@ -120,7 +123,7 @@ class Handling:
         return self.appends.in_steps(frame, handle) or handle()
 
     def _refuse(self, frame: Frame, code: FailureCode, why: str) -> None:
-        """As any request that fails."""
+        """Answer a frame like any request that fails."""
         if isinstance(frame.message, wire.Append | wire.Publish):
             self.appends.refuse(frame, code, why)
         elif frame.request_id:

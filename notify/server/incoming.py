@@ -42,13 +42,13 @@ class Incoming:
         self._is_first = True
 
     def begin(self) -> None:
-        """It is dealt with from now on, for what is left of WORK_S; at least one frame of a turn, or a part of one."""
+        """Begin to handle frames, for what is left of WORK_S; at least one frame in a turn, or a part of one."""
         self._is_first = not self.worked_s
         self._began_s = time.perf_counter()
         self._ends_s = self._began_s + WORK_S - self.worked_s
 
     def end(self) -> None:
-        """It is not dealt with any more, so far."""
+        """Stop handling frames for now."""
         self.worked_s += time.perf_counter() - self._began_s
 
     @property
@@ -69,7 +69,7 @@ class Incoming:
         return True
 
     def next_frame(self) -> Frame | None:
-        """None: nothing more has come, or the time is over. Raises WireError."""
+        """The next frame; None: no whole frame has come, or the time is over. Raises WireError."""
         if not self._is_first and time.perf_counter() >= self._ends_s:
             return None
         self._is_first = False
@@ -113,7 +113,7 @@ class HeldRequests:
         return bool(self._waiting) and self.is_applying
 
     def do(self, action: Callable[[], object]) -> None:
-        """At once if nothing is being applied, else afterwards, in the order of these calls."""
+        """Do something at once, or if records are being applied then after that, in the order of these calls."""
         if self._waiting or self.is_applying:
             self._waiting.append(action)
             self.wake_later()

@@ -1,4 +1,4 @@
-"""One connection of a peer: as what is behind it sees it, its output, and the counters of all connections."""
+"""One connection of a peer: its interface to the layers above, its output, and the counters of all connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Line(Protocol):
     """A connection of a peer."""
 
     def wake(self) -> None:
-        """There is something to be sent, soon."""
+        """Send output soon."""
 
     def tell_taken_over(self, client_id: str) -> None: ...
 

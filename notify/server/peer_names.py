@@ -1,4 +1,4 @@
-"""Whose the name of a peer is. Under it the store knows what it has of a peer's Appends, so nobody else may use it.
+"""Owners of peers' names. The store knows a peer's Appends by its name, so nobody else may use that name.
 
 Each namespace has its own names, as it has its own topics: the log has them with a prefix, `$ns:acme/NAME`; those of
 clients that see the whole log with `$ns:*/`. The default namespace and gateways have names without one. Logs from
@@ -39,7 +39,7 @@ class PeerNames:
         self._states = states
 
     def known(self, name: str) -> Known:
-        """By a name of the log; also of a peer whose lease has ended."""
+        """The role and owner of a name of the log; also of a peer whose lease has ended."""
         peer, state = self._peers.get(name), self._states.get(name)
         if peer is not None and peer.role is not None:
             return peer.role, peer.owner
@@ -92,7 +92,7 @@ def name_fault(role: Role, owner: PeerOwner, known_role: Role | None, known: Pee
 
 
 def role_of(state: PeerState | None) -> Role | None:
-    """By what the log says."""
+    """The role of a peer, by its state in the log."""
     if state is None:
         return None
     return Role.CLIENT if state.is_client else Role.GATEWAY

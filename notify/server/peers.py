@@ -1,4 +1,4 @@
-"""Who uses the store over the wire, by name: what each has, how far its appends have come, how long it is waited for.
+"""The peers that use the store over the wire, by name: what each has, and how far its appends are.
 
 A peer outlives its connections. One that is not heard of for lease_ms is gone: its sessions are closed, and should it
 come back it begins anew. The log knows the names, so that a store which is restarted waits for them as well.
@@ -67,7 +67,7 @@ class FollowedQueues:
         self._last_ref = 0
 
     def forget(self) -> Counter[Queue]:
-        """It follows none any more. Those that it followed, and how many times each."""
+        """Forget the followed queues. Returns them, with the number of times that each was followed."""
         follows = self.follows
         self.by_ref, self.refs, self.follows, self.began = {}, {}, Counter(), {}
         return follows
@@ -113,7 +113,7 @@ class FollowedQueues:
             self._queues.unfollow(queue)
 
     def ends(self, refs: list[int]) -> list[tuple[int, int]]:
-        """Where these queues end."""
+        """The ends of these queues."""
         return [(ref, queue.next_offset) for ref in refs if (queue := self.by_ref.get(ref)) is not None]
 
     def set_floors(self, floors: list[tuple[int, int]]) -> None:
@@ -172,7 +172,7 @@ class Peer:
         self.descriptions.report(self.line, after, then)
 
     def lost_line(self) -> None:
-        """Its connection ended."""
+        """Note that the peer's connection ended."""
         self.line, self.can_judge = None, False
         self.appends.lost_line()
         self.questions.lost()
@@ -251,7 +251,7 @@ class Peers:
         return peer, self._welcome(peer, resumed, owner[0] or "")
 
     def _forget_refs(self, peer: Peer) -> None:
-        """What a user opened on another connection it opens again, since what it may do can be less by now."""
+        """Forget a peer's refs: it opens things again on each connection, as its permissions may have changed."""
         if follows := peer.followed.forget():
             hub = self.hub
             self._departures.append(("", Departure(hub.claims, hub.followers, peer.member, follows)))
@@ -330,7 +330,7 @@ class Peers:
         return bool(self._departures)
 
     def _forget(self, names: Iterable[str]) -> None:
-        """Have the log say that peers are gone, once it says so of their sessions' connections. Raises a StoreError."""
+        """Record that peers are gone, after the ends of their sessions' connections. Raises a StoreError."""
         batch = RecordBatch()
         for name in names:
             if name not in self._peers and self.hub.messages.peers.get(name) is not None:
@@ -339,7 +339,7 @@ class Peers:
             self.hub.messages.append(batch)
 
     def _is_client(self, peer: Peer) -> bool:
-        """Whether it holds nothing but what it appended, which is remembered for longer: it may send that again."""
+        """True if the log knows a peer as a client: its appends are remembered for longer, as it may repeat them."""
         state = self.hub.messages.peers.get(peer.name)
         return state is not None and state.is_client
 
@@ -358,7 +358,7 @@ class Peers:
     # --- leases
 
     def tick(self) -> None:
-        """To be called every few hundredths of a second: give up who was not heard of for too long."""
+        """Call this every few hundredths of a second: give up peers that were silent for too long."""
         if self.hub.messages.applying.left_bytes:
             return  # what they say waits, and some are not listened to
         now_s = self.clock()

@@ -26,7 +26,7 @@ MOST_ASKED_OF_ONE = 8
 
 
 class OpenRights:
-    """What one client has open, and how far a round has come with it."""
+    """The open things of one client whose permissions are checked again, and how far a round is with them."""
 
     def __init__(
         self, conversation: Conversation, groups: GroupRequests, take_away: Callable[[Permission], None]
@@ -42,7 +42,7 @@ class OpenRights:
 
     @property
     def asks_again_s(self) -> int:
-        """After how many seconds to ask again; 0: nobody else is asked."""
+        """Seconds until permissions are asked again; 0: no other server is asked."""
         user = self.conversation.permits.user
         return user.asks_again_s if user is not None and not self.conversation.is_closing else 0
 
@@ -58,13 +58,13 @@ class OpenRights:
         return wanted
 
     def hear(self, wanted: Permission, allowed: bool | None) -> None:
-        """None: there was no answer."""
+        """Take an answer; None: there was none."""
         if allowed is False and not self.conversation.is_closing:
             self.take_away(wanted)
 
 
 def _open_of(peer: Peer, groups: GroupRequests) -> Iterator[Permission]:
-    """What a client would need to open again what it has open."""
+    """The permissions that a client would need to open again what it has open."""
     names = peer.own.names
     for queue in list(peer.followed.refs):
         if queue in peer.followed.refs:
@@ -83,7 +83,7 @@ class RightsReview:
         self._steps = Steps(self._some, call_soon)
 
     def tick(self, rights: OpenRights, now_s: float) -> None:
-        """To be called several times a second for each client."""
+        """Call this several times a second for each client."""
         lasts_s = rights.asks_again_s
         if not lasts_s or rights.round is not None:
             return

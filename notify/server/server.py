@@ -141,7 +141,7 @@ class StoreServer:
         self._socket_paths.append(path)
 
     async def listen_privately(self, path: Path, *roles: Role) -> None:
-        """At a Unix socket that the user of this process alone may connect to, in these roles and without a token.
+        """Listen at a Unix socket for this process's user alone, in these roles and without a token.
         Raises OSError.
         """
         listening = listening_unix_socket(path, BACKLOG, 0o600)
@@ -168,7 +168,10 @@ class StoreServer:
         return self._lead.why_not_serving() if self._lead is not None else ""
 
     def is_let_go(self) -> bool:
-        """Whether this store may not answer now. Then its connections end at once, without a word that may be wrong."""
+        """True if this store may not answer now.
+
+        Then its connections end at once, without an answer that may be wrong.
+        """
         if not (why := self.why_not_serving()):
             return False
         if self.connections:
@@ -178,7 +181,7 @@ class StoreServer:
         return True
 
     def tick(self) -> None:
-        """To be called every few hundredths of a second."""
+        """Call this every few hundredths of a second."""
         self._applying.tick()
         self.is_let_go()
         now_s = self._loop.time()
@@ -219,7 +222,7 @@ class StoreServer:
             connection.judge_again()
 
     def unready(self) -> str:
-        """Why peers had better not be sent here now; empty if they may be."""
+        """The reason why peers had better not be sent here now; empty if they may be."""
         if self._server is None or self.is_stopping:
             return "not listening"
         return str(self.hub.messages.fault() or "")
@@ -343,7 +346,7 @@ class WireConnection(asyncio.Protocol):
         server.connections.add(self)
 
     def _limit_passed(self, transport: asyncio.Transport) -> str:
-        """Why there is no room for it; empty: there is."""
+        """The limit that refuses one more connection; empty: none."""
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.fileno() >= self._descriptors:
             return f"all {self._descriptors} descriptors for this address are in use; raise the limit (ulimit -n)"
@@ -402,7 +405,7 @@ class WireConnection(asyncio.Protocol):
             self._note(AuditEvent.PEER_CONNECTED)
 
     def _note(self, event: AuditEvent, reason: str = "") -> None:
-        """Have the audit log say something of a peer that was let in."""
+        """Write an event of an admitted peer to the audit log."""
         conversation, peer = self._conversation, self._conversation.peer
         assert peer is not None
         user, address = conversation.permits.name, conversation.arrival.origin.address or self._address
@@ -418,7 +421,7 @@ class WireConnection(asyncio.Protocol):
             self.begin_anew(why)
 
     def _take_away(self, refused: Permission) -> None:
-        """What its user has open is not allowed any more."""
+        """End what a peer's user has open and may no longer have."""
         why = f"{refused.action} {refused.topic}: not allowed any more"
         self._server.figures.not_permitted += 1
         self._server.events.warning("permission", "peer %s: %s", self._conversation.arrival.shown, why)
@@ -513,7 +516,7 @@ class WireConnection(asyncio.Protocol):
 
 
 def _shown(peername: object) -> str:
-    """Where a peer is, for people."""
+    """A peer's address, for people."""
     if isinstance(peername, tuple):
         return str(StorePort(*peername[:2]))
     return "on the Unix socket"

@@ -123,7 +123,7 @@ WIRE: Sections[StoreServer] = {"The wire": _WIRE, "Users of the wire": _USERS}
 def read_steps(server: StoreServer) -> Iterator[list[Reading]]:
     """Every figure of a store's process; those of consumer groups some groups at a time.
 
-    To be called from the loop, which owns what is read; the answers are the caller's own.
+    Call this from the loop, which owns what is read; the answers are the caller's own.
     """
     messages = server.hub.messages
     yield [

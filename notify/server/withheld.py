@@ -14,7 +14,7 @@ from notify.server.line import UNSENT_BYTES, WireCounters, WireOutput
 
 
 class AcceptedLog(Protocol):
-    """What it asks of the log."""
+    """The properties of a log that WithheldOutput needs."""
 
     @property
     def end(self) -> int: ...
@@ -44,7 +44,7 @@ class WithheldOutput(WireOutput):
         return bool(self._held)
 
     def hold(self) -> None:
-        """What was said so far waits."""
+        """Let the output so far wait until the log is accepted up to its present end."""
         chunks = super().take()
         if chunks:
             size = sum(map(len, chunks))
@@ -52,7 +52,7 @@ class WithheldOutput(WireOutput):
             self._held_bytes += size
 
     def let_go(self) -> None:
-        """What was said since hold() need not wait."""
+        """Let the output since hold() go at once."""
         self._ready += super().take()
 
     def take(self) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Which descriptors connections may have, of those that the process may have (RLIMIT_NOFILE, getrlimit(2)).
+"""The descriptors that connections may use, of those that the process may have (RLIMIT_NOFILE, getrlimit(2)).
 
 The system gives the lowest number that is free, so a connection with a high number tells that all others are taken.
 The last ones are for the store (its log, its index, what mends them), those before them for operators: clients that

@@ -12,7 +12,7 @@ REASON = "cannot be read: input/output error"
 
 
 def read_part(fd: int, size: int, position: int) -> bytes:
-    """As os.pread(), with zeros for the blocks that the disk cannot read (EIO). Raises OSError for all other errors.
+    """Like os.pread(), with zeros for the blocks that the disk cannot read (EIO). Raises OSError for all other errors.
 
     Zeros are no valid records, so recovery finds the intact ones around them as behind any other damage.
     """

@@ -225,7 +225,7 @@ def read_header(data: bytes) -> Header | None:
 
 
 def header_fault(data: bytes, named_base: int) -> str | None:
-    """Why these are not the first bytes of a segment that this version reads, or None."""
+    """The reason why these are not the first bytes of a segment that this version reads, or None."""
     if len(data) < HEADER_BYTES:
         return "cut off in its header"
     if data[: len(MAGIC)] != MAGIC:

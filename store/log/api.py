@@ -1,4 +1,4 @@
-"""What others need of a log. CommitLog is the only one; docs/internals.md ("A second log") says what another would do.
+"""The interfaces of a log. CommitLog is the only one; docs/internals.md ("A second log") says what another would do.
 
 A log_offset is the position of a record in bytes. All calls are made from the store's thread, except where it says
 otherwise.
@@ -53,11 +53,11 @@ class Scrubs(Protocol):
 
 
 class LogRecords(Protocol):
-    """What queues use of a log."""
+    """The part of a log that queues use."""
 
     @property
     def memory(self) -> LogMemory:
-        """For compiled code: the bytes of each record that is kept, by log_offset."""
+        """The bytes of each record that is kept, by log_offset, for compiled code."""
 
     @property
     def base(self) -> int:
@@ -96,7 +96,7 @@ class ReadableLog(LogRecords, Protocol):
         """
 
     def ranges_passing(self, start: int, limit_bytes: int) -> Iterator[tuple[int, memoryview, bool]]:
-        """As ranges(), over damage, and whether some lies directly before these records.
+        """Like ranges(), over damage, and whether some lies directly before these records.
 
         Raises CorruptSegment only at `start`, if nothing tells that a record begins there.
         """
@@ -112,8 +112,8 @@ class ReadableLog(LogRecords, Protocol):
         """
 
     def resumes_at(self, log_offset: int) -> int | None:
-        """Where to read on so that nothing from a log_offset on is left out: there, or where the gap begins that has
-        it.
+        """The position to read on from so that nothing from a log_offset on is left out: itself, or the start of its
+        gap.
 
         None: it is no position of this log. Raises CorruptSegment, OSError.
         """
@@ -124,7 +124,7 @@ class ReadableLog(LogRecords, Protocol):
         """A place at or before a log_offset, and not far before, where a record certainly begins; `first` at least."""
 
     def before_time(self, at_ms: int) -> int:
-        """Where a record begins, before all that were stored at `at_ms` (Unix time) or later; at least `first`."""
+        """The log_offset of a record before all records of `at_ms` (Unix time) or later; at least `first`."""
 
     def behind_time(self, at_ms: int) -> int:
         """A log_offset behind all records that were stored at `at_ms` (Unix time) or before; `end` at most."""
@@ -157,10 +157,10 @@ class WritableLog(Protocol):
         """
 
     def catch_up(self) -> None:
-        """Have appends go to the disk that no client waits for. Call it several times a second."""
+        """Sync appends that no client waits for. Call this several times a second."""
 
     def hurry(self) -> None:
-        """Have everything that was committed go to the disk now. Returns at once."""
+        """Sync everything that was committed to the disk now. Returns at once."""
 
     def synced(self, end: int) -> Iterator[None]:
         """Steps until all before `end` is on the disk. Raises DiskFailed if a sync has failed."""
@@ -205,7 +205,7 @@ class Log(ReadableLog, WritableLog, Protocol):
 
     @property
     def name(self) -> bytes:
-        """As `identity`, whether certain or not: for peers, which remember it."""
+        """The same as `identity`, but also while that is not certain: for peers, which remember it."""
 
     @property
     def restored_from(self) -> Sequence[tuple[str, int]]:
@@ -220,7 +220,7 @@ class Log(ReadableLog, WritableLog, Protocol):
         """
 
     def remembered(self) -> bytes:
-        """What the index is to keep for the log's next start, with each of its writes."""
+        """Bytes that the index keeps with each of its writes, for the log's next start."""
 
     def miss(self, end: int) -> None:
         """Note that the index had applied records up to log_offset `end`, which the log does not have.
@@ -231,17 +231,17 @@ class Log(ReadableLog, WritableLog, Protocol):
     # --- its state
 
     def fault(self) -> StoreError | None:
-        """Why an append would fail now, or None."""
+        """The reason why an append would fail now, or None."""
 
     @property
     def sync_error(self) -> str:
-        """Why nothing more gets to the disk; empty if it does."""
+        """The reason why nothing more gets to the disk; empty: it does."""
 
     def failed_for_good(self) -> StoreError | None:
         """The failure that only a restart can clear (nothing is acknowledged any more), or None."""
 
     def write_anew(self) -> bool:
-        """After a failed sync: write what is in doubt anew. Returns whether that is done; until then appends fail.
+        """Write doubtful bytes anew after a failed sync. Returns whether that is done; until then appends fail.
 
         Call it repeatedly: a thread does the work. Raises DiskFailed if it cannot be done.
         """
@@ -251,7 +251,7 @@ class Log(ReadableLog, WritableLog, Protocol):
 
     @property
     def syncs(self) -> int:
-        """How often bytes went to the disk."""
+        """The number of syncs to the disk."""
 
     @property
     def sync_times(self) -> Durations: ...

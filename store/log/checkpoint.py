@@ -46,7 +46,7 @@ def _old(folder: DataFolder) -> Path:
 def write_checkpoint(folder: DataFolder) -> None:
     """Copy the index as it was last flushed. The copy becomes the checkpoint by publish_checkpoint().
 
-    To be called in a thread of its own: it blocks. Raises IndexFailed.
+    Call this in a thread of its own: it blocks. Raises IndexFailed.
     """
     try:
         copy_flushed(folder.index, _new(folder))

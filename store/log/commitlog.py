@@ -122,7 +122,7 @@ class CommitLog(SegmentedLog):
 
     @property
     def name(self) -> bytes:
-        """As `identity`, whether a segment bears it or not."""
+        """The same as `identity`, but also while no segment has it."""
         return self.marks.identity
 
     @property
@@ -155,12 +155,12 @@ class CommitLog(SegmentedLog):
 
     @property
     def sync_error(self) -> str:
-        """Why nothing more gets to the disk; empty if it does."""
+        """The reason why nothing more gets to the disk; empty: it does."""
         return str(self.flusher.error) if self.flusher.error else ""
 
     @property
     def syncs(self) -> int:
-        """How often the log was synced."""
+        """The number of times that the log was synced."""
         return self.flusher.syncs
 
     @property
@@ -193,7 +193,7 @@ class CommitLog(SegmentedLog):
         log.warning("%s; see %s", finding, self.quarantine.folder)
 
     def fault(self) -> StoreError | None:
-        """Why an append would fail now, or None."""
+        """The reason why an append would fail now, or None."""
         if error := self.failed_for_good():
             return error
         if not _has_inodes(self.folder):
@@ -209,7 +209,7 @@ class CommitLog(SegmentedLog):
         return DiskFailed(self.folder, str(self.flusher.error)) if self.flusher.error else None
 
     def write_anew(self) -> bool:
-        """After a failed sync: write the doubtful segments anew; see WritableLog. Raises DiskFailed if it fails."""
+        """Write the doubtful segments anew after a failed sync; see WritableLog. Raises DiskFailed if it fails."""
         if self._anew is None:
             flushed = self.flusher.flushed
             segments = [segment for segment in self.segments if segment.limit > flushed]
@@ -404,7 +404,7 @@ class CommitLog(SegmentedLog):
         self.flusher.catch_up()
 
     def hurry(self) -> None:
-        """Have everything that was committed go to the disk now. Returns at once."""
+        """Sync everything that was committed to the disk now. Returns at once."""
         self.flusher.hurry()
 
     def synced(self, end: int) -> Iterator[None]:

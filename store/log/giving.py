@@ -1,4 +1,4 @@
-"""What a store that leads gives of its log to another one that is to follow: pieces of segments, and of the checkpoint.
+"""Pieces of a leader's log for another store that is to follow: of segments, and of the checkpoint.
 
 Nothing is kept for who copies, but Kafka's records behind the mark that it was given. What is accepted never changes,
 so a segment is read as it is by now. A checkpoint has a name by which one that was replaced meanwhile is known; what is
@@ -35,7 +35,7 @@ class GivenCheckpoint(NamedTuple):
 
 
 class GivenLog(NamedTuple):
-    """What can be copied: the segments that begin at these log_offsets, up to `mark.accepted`. `identity`: the log's.
+    """A log that can be copied: the segments with these bases, up to `mark.accepted`. `identity`: the log's.
 
     `more`: segments follow that the answer had no room for.
     """
@@ -111,7 +111,7 @@ def _open_folder(folder: Path) -> int:
 
 
 def _name_of(opened: int, folder: Path) -> str:
-    """Of the checkpoint in an open folder: its file CURRENT is written once."""
+    """The name of the checkpoint in an open folder, from its file CURRENT, which is written once."""
     try:
         found = os.stat(CURRENT, dir_fd=opened)
     except OSError as error:

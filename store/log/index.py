@@ -128,7 +128,7 @@ class Index:
         return written if self.applied_offset else FORMAT
 
     def fits(self, base: int, end: int, resumes_at: ResumesAt, put_aside_from: int = 0, identity: bytes = b"") -> bool:
-        """Whether this index can be brought up to date with a log that goes from `base` to `end`.
+        """True if this index can be brought up to date with a log that goes from `base` to `end`.
 
         `resumes_at`: of the log, see ReadableLog. `put_aside_from`: bytes that once lay behind this log_offset are not
         part of the log, so the index must not have applied them. `identity`: of the log, where known; an index of an
@@ -358,7 +358,7 @@ def link_files(folder: Path, copy: Path) -> None:
 
 
 def fault_of(folder: Path) -> str:
-    """Why an index that nobody uses does not read back; empty if it does. Reads all of it, and changes nothing.
+    """The fault of an index that nobody uses; empty: it reads back. Reads all of it, and changes nothing.
 
     Raises OSError.
     """

@@ -106,7 +106,7 @@ class SegmentedLog:
     # --- over damage that arises while the store runs, as readers do behind what a start finds
 
     def ranges_passing(self, start: int, limit_bytes: int) -> Iterator[tuple[int, memoryview, bool]]:
-        """As ranges(), over damage, and whether some lies directly before these records.
+        """Like ranges(), over damage, and whether some lies directly before these records.
 
         Raises CorruptSegment only at `start`, if nothing tells that a record begins there.
         """
@@ -163,8 +163,8 @@ class SegmentedLog:
     # --- places
 
     def resumes_at(self, log_offset: int) -> int | None:
-        """Where to read on so that nothing from a log_offset on is left out: there, or where the gap begins that has
-        it.
+        """The position to read on from so that nothing from a log_offset on is left out: itself, or the start of its
+        gap.
 
         None: it is no position of this log. Raises CorruptSegment, OSError.
         """
@@ -178,15 +178,15 @@ class SegmentedLog:
         return None
 
     def begins_before(self, log_offset: int) -> int:
-        """Where the segment of a log_offset begins; `first` at least."""
+        """The base of the segment with a log_offset; `first` at least."""
         return max((segment.first for segment in self.segments if segment.first <= log_offset), default=self.first)
 
     def before_time(self, at_ms: int) -> int:
-        """Where the newest segment begins that was made before `at_ms` (Unix time); `first` at least."""
+        """The base of the newest segment that was made before `at_ms` (Unix time); `first` at least."""
         return max((segment.first for segment in self.segments if segment.created_ms < at_ms), default=self.first)
 
     def behind_time(self, at_ms: int) -> int:
-        """Where the oldest segment begins that was made after `at_ms` (Unix time); `end` at most."""
+        """The base of the oldest segment that was made after `at_ms` (Unix time); `end` at most."""
         return min((segment.base for segment in self.segments if segment.created_ms > at_ms), default=self.end)
 
     def parts_from(self, start: int, most: int) -> tuple[list[tuple[int, int]], bool]:

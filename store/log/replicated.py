@@ -89,7 +89,7 @@ class ReplicatedLog(CommitLog):
 
     @property
     def safe(self) -> int:
-        """What is accepted is on a majority of Kafka's replicas."""
+        """The log_offset before which everything is accepted, so it is on a majority of Kafka's replicas."""
         return self.accepted
 
     @property
@@ -97,7 +97,7 @@ class ReplicatedLog(CommitLog):
         return min(self.flusher.flushed, self.accepted)
 
     def accepts(self, log_offset: int) -> None:
-        """What this leader has appended is accepted up to there."""
+        """Note that this leader's appends are accepted up to a log_offset."""
         self.accepted = log_offset
         self._on_safe()
 
@@ -116,17 +116,17 @@ class ReplicatedLog(CommitLog):
         return self.keeper.kept.accepted
 
     def remembered(self) -> bytes:
-        """What is behind the mark is cut off at the next start, so the index must not miss it then."""
+        """The mark: bytes after it are cut off at the next start, so the index must not need them then."""
         slot = self.marks.slot
         return encode_remembered(slot._replace(flushed=min(slot.flushed, self.kept)))
 
     def miss(self, end: int) -> None:
-        """Nothing is missing: what the index knows and this log has not, the partition has, or nobody accepted it."""
+        """Do nothing: bytes that the index knows and this log lacks are in the partition, or nobody accepted them."""
 
     # --- as the leader
 
     def gives(self, mark: ReplicaMark) -> None:
-        """Another store copies the log, up to this mark."""
+        """Keep Kafka's records after this mark for a while: another store copies the log up to it."""
         now_s = time.monotonic()
         is_first = now_s > self._given_s + COPY_PATIENCE_S
         self._given_offset = mark.offset if is_first else min(self._given_offset, mark.offset)
@@ -146,7 +146,7 @@ class ReplicatedLog(CommitLog):
         return bytes(active.view(start, self.end))
 
     def append(self, batch: RecordBatch, from_reserve: bool = False, is_awaited: bool = True) -> int:
-        """As CommitLog does, and besides raises NotLeading and ReplicationBehind."""
+        """Like CommitLog.append(), but also raises NotLeading and ReplicationBehind."""
         taker = self.taker
         if taker is None:
             raise NotLeading("")
@@ -263,7 +263,7 @@ def cut_to(folder: Path, accepted: int, segment_bytes: int, identity: bytes) -> 
 
 
 def _identity(topic_id: str) -> bytes:
-    """Of the log that begins in a topic."""
+    """The identity of the log that begins in a topic."""
     return blake2b(topic_id.encode(), digest_size=IDENTITY_BYTES).digest()
 
 

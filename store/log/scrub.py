@@ -34,7 +34,7 @@ Kind = Literal["damaged", "changed"]
 
 
 class SealedLog(Protocol):
-    """What the scrubber uses of a log, from its thread."""
+    """The part of a log that the scrubber uses, from its thread."""
 
     folder: Path
 

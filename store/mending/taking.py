@@ -46,14 +46,14 @@ class GivesLog(Protocol):
         """All segments, up to what is accepted now."""
 
     def segment(self, base: int, at: int) -> bytes:
-        """Some bytes of a segment's file from `at` on; none: it ends there for now."""
+        """Read some bytes of a segment's file from `at` on; none: it ends there for now."""
 
     def checkpoint(self, name: str, file: str, at: int) -> bytes:
-        """Some bytes of a file of the checkpoint from `at` on; none: it ends there."""
+        """Read some bytes of a file of the checkpoint from `at` on; none: it ends there."""
 
 
 class OwnLog(NamedTuple):
-    """What this store has of the same log already: its bytes up to `accepted` are the other store's as well."""
+    """This store's part of the same log: its bytes up to `accepted` are the same as the other store's."""
 
     folder: Path
     accepted: int
@@ -115,7 +115,7 @@ class LogCopy:
         return given
 
     def _forget_others(self, bases: list[int]) -> None:
-        """Those that the other store has dropped since."""
+        """Delete copied segments that the other store has dropped since."""
         for path in self._log.iterdir():
             stem = path.name.partition(".")[0]
             if not stem.isdecimal() or int(stem) not in bases:
@@ -159,7 +159,7 @@ class LogCopy:
         part.rename(path)
 
     def _link_own(self, base: int, end: int, path: Path) -> bool:
-        """Whether this store has the whole segment."""
+        """Link this store's own segment if it has the whole of it. Returns whether it has."""
         own = self._own
         if own is None or end > own.accepted:
             return False
@@ -188,7 +188,10 @@ class LogCopy:
             os.close(fd)
 
     def _fill_from_own(self, fd: int, base: int, at: int, size: int) -> int:
-        """Where the other store's bytes begin."""
+        """Fill a segment from this store's own.
+
+        Returns the position from which on the other store's bytes are needed.
+        """
         own = self._own
         source = segment_path(own.folder, base) if own is not None else None
         if own is None or source is None or not source.exists():

@@ -86,7 +86,7 @@ def check_records(data: Readable, types: bytes | None = None) -> int:
 
 
 def _shape_fault(view: memoryview) -> tuple[str, int, int]:
-    """Why these bytes do not begin with a whole record (empty: they do), its length and its type."""
+    """The reason why these bytes do not begin with a whole record (empty: they do), its length and its type."""
     if len(view) < _HEADER.size:
         return "cut off in its header", 0, 0
     length, _, _, _, type_, _, *sizes = _HEADER.unpack_from(view)

@@ -34,7 +34,7 @@ class TraceContext(NamedTuple):
 
     @property
     def is_sampled(self) -> bool:
-        """Whether its caller may have recorded it."""
+        """True if the caller may have recorded the trace."""
         return bool(self.flags & SAMPLED)
 
     @property
@@ -44,7 +44,7 @@ class TraceContext(NamedTuple):
 
 
 def parse_traceparent(value: bytes) -> TraceContext | None:
-    """None for what is not valid. Of a later version the part that version 00 defines counts.
+    """Read a traceparent; None: it is not valid. Of a later version the part that version 00 defines is read.
 
     >>> parse_traceparent(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").span_id
     'b7ad6b7169203331'

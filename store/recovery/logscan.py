@@ -149,5 +149,5 @@ class LogScan:
 
 
 def _is_stillborn(segment: SegmentScan) -> bool:
-    """Whether nothing was ever appended to it."""
+    """True if nothing was ever appended to a segment."""
     return segment.corruption is not None and segment.extent.written <= segment.base + HEADER_BYTES

@@ -56,7 +56,7 @@ class Placing:
 
     @property
     def others(self) -> list[Finding]:
-        """What goes to the quarantine and is not of the log."""
+        """The findings that go to the quarantine and do not belong to the log."""
         return [finding for finding, _ in (*self.foreign, *self.tails)]
 
 

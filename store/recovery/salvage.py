@@ -147,7 +147,7 @@ def _likely_records(fd: int, base: int, at: int, stop: int, sparse_from: int | N
 
 
 def resumed(path: Path, base: int, first: int, end: int, log_offset: int) -> int | None:
-    """Where to read on in a segment's file so that nothing from a log_offset on is left out.
+    """The log_offset in a segment's file to read on from, so that nothing from a log_offset on is left out.
 
     That is where a record begins: at the log_offset, or before it, if it lies in a GAP record. None: it lies in another
     record, so it is no position of this log. `first` to `end`: a range of valid records with the log_offset in it.

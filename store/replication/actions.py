@@ -1,6 +1,6 @@
-"""What a Replica asks of the store that it is the rules of, in the order in which it is to be done.
+"""Actions that a Replica asks of its store, in the order in which they must be done.
 
-The Replica's own state is behind all of them already.
+The Replica's own state already includes all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WriteAccepted(NamedTuple):
 
 
 class AcceptedTo(NamedTuple):
-    """What this leader has appended is accepted up to a log_offset: acknowledgements, deliveries and readers go on."""
+    """The leader's appends are accepted up to a log_offset: acknowledgements, deliveries and readers go on."""
 
     epoch: int
     log_offset: int

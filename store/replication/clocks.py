@@ -1,4 +1,4 @@
-"""Who may lead, as far as clocks say so. What is accepted never depends on them.
+"""Rules by the clock about who may lead. What is accepted never depends on clocks.
 
 All times are seconds of a monotonic clock of this machine.
 """
@@ -36,7 +36,7 @@ class ReplicaTimes:
 
 
 class LeaderLease:
-    """For how long a leader serves."""
+    """The time for which a leader serves."""
 
     def __init__(self, times: ReplicaTimes, sent_s: float) -> None:
         self._times = times
@@ -54,14 +54,14 @@ class LeaderSilence:
     """Whether a standby has heard nothing of its leader for long enough, while Kafka answered it."""
 
     def __init__(self, times: ReplicaTimes, now_s: float) -> None:
-        """It has just begun to listen, so frames may have come until now."""
+        """The listener begins at `now_s`, so frames may have come until then."""
         self._times = times
         self._heard_s = self._answered_s = now_s
         self._over_s = now_s + self._longer_s
 
     @property
     def _longer_s(self) -> float:
-        """After an outage the leader has two more heartbeats' time to find Kafka again."""
+        """The failover time after an outage: two heartbeats longer, so that the leader can find Kafka again."""
         return self._times.failover_s + 2 * self._times.heartbeat_s
 
     def answered(self, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What bears an epoch outside the log, so that nothing of an earlier leader is taken for a later one's."""
+"""Epochs in names and numbers outside the log, so that nothing of an earlier leader is taken for a later one's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def serial_in_epoch(epoch: int, number: int) -> int:
 
 
 def number_of_serial(serial: int) -> int:
-    """What the leader gave."""
+    """The number that the leader gave, without the epoch."""
     return serial & ((1 << SERIAL_BITS) - 1)
 
 

@@ -28,7 +28,7 @@ _MOST_LOG_OFFSET = 1 << 62
 
 
 class FrameKind(IntEnum):
-    """What a frame is for."""
+    """The purpose of a frame."""
 
     DATA = 0  # without bytes: a heartbeat
     EPOCH = 1
@@ -36,7 +36,7 @@ class FrameKind(IntEnum):
 
 
 class Leader(NamedTuple):
-    """Who appended an EPOCH frame."""
+    """The leader that appended an EPOCH frame."""
 
     address: str  # where gateways reach that store
     process: bytes  # 16 random bytes of that process: a store that starts again is another leader
@@ -74,7 +74,7 @@ class LogFrame:
 
     @property
     def leader(self) -> Leader:
-        """Who leads, of an EPOCH frame. Raises ValueError for others."""
+        """The leader that an EPOCH frame names. Raises ValueError for other frames."""
         return _decode_leader(self.data)
 
     def encode(self) -> bytes:

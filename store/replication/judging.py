@@ -16,7 +16,7 @@ MOST_APPEND_BYTES = 2 << 30
 
 
 class Verdict(Enum):
-    """What a frame changed."""
+    """The effect of a frame."""
 
     IGNORED = auto()
     OPEN = auto()  # a part of an append that is not complete yet
@@ -34,7 +34,7 @@ class JudgedFrame(NamedTuple):
 
 
 class ReplicaMark(NamedTuple):
-    """How far a store has accepted the partition: the state behind its last accepted frame.
+    """A store's position in the partition: the state after its last accepted frame.
 
     A store keeps it beside its log, once the bytes before `accepted` are on the disk, and goes on behind it.
     """
@@ -64,7 +64,7 @@ class FrameJudge:
 
     @property
     def open_parts(self) -> int:
-        """So many parts have come of an append that is not complete."""
+        """The number of parts that have come of an incomplete append."""
         return len(self._parts)
 
     def judge(self, offset: int, read: ReadFrame) -> JudgedFrame:

@@ -30,7 +30,7 @@ Actions = list[ReplicaAction]
 
 
 class ReplicaRole(Enum):
-    """What a store is in its cluster."""
+    """The role of a store in its cluster."""
 
     STANDBY = auto()
     LEADER = auto()
@@ -98,7 +98,7 @@ class Replica:
 
     @property
     def leader(self) -> Leader | None:
-        """Who began the current epoch."""
+        """The leader that began the current epoch."""
         return self._judge.leader
 
     @property
@@ -131,7 +131,7 @@ class Replica:
         return self._next(now_s)
 
     def tick(self, now_s: float) -> Actions:
-        """To be called in each turn, and at least every tenth of a second."""
+        """Call this in each turn, and at least every tenth of a second."""
         if self.role is ReplicaRole.LEADER:
             return self._ask_to_lead(now_s) if self._candidacy is not None else self._next(now_s)
         if not self._is_leaving and self._silence.is_over(now_s):
@@ -139,7 +139,7 @@ class Replica:
         return []
 
     def stop(self, now_s: float) -> Actions:
-        """This store stops on purpose: it takes no more appends, and says so once all are accepted."""
+        """Stop this store on purpose: it takes no more appends, and says so once all are accepted."""
         self._is_leaving = True
         return self._next(now_s) if self.role is ReplicaRole.LEADER else [MayEnd()]
 
@@ -273,7 +273,7 @@ class Replica:
         return [SendFrame(asked.frame, asked.frame.encode())]
 
     def _next(self, now_s: float) -> Actions:
-        """As the leader: what is to be sent now, if nothing is on its way."""
+        """The frames that the leader sends now, if none is on its way."""
         frames = self._frames
         if self.role is not ReplicaRole.LEADER or not self._may_send:
             return []

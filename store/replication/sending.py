@@ -1,4 +1,4 @@
-"""What a leader sends: one produce at a time, and what gathers meanwhile for the next."""
+"""Frames that a leader sends: one produce request at a time; frames for the next one gather meanwhile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store.replication.frames import FRAME_HEADER_BYTES, MOST_FRAME_BYTES, Frame
 
 @dataclass(frozen=True)
 class SendLimits:
-    """What frames may have, and what may wait for them."""
+    """Limits of frames, and of records that wait for them."""
 
     gather_bytes: int = 1 << 20
     """A frame takes appends up to so many bytes together; one append may have more."""
@@ -78,7 +78,7 @@ class LeaderFrames:
         self._gathered_bytes += len(data)
 
     def next_frames(self, now_s: float) -> list[SentFrame]:
-        """What to send next, if nothing is in flight: one frame, or all parts of one append."""
+        """The frames to send next, if nothing is in flight: one frame, or all parts of one append."""
         if self.in_flight or not self._gathered:
             return []
         taken = self._take()
@@ -126,6 +126,6 @@ class LeaderFrames:
             self._in_frames.clear()  # they are one frame, or one append
 
     def again(self, open_parts: int) -> list[SentFrame]:
-        """What to send again after a lost answer: the same frames, but for heartbeats and parts that are open."""
+        """The frames to send again after a lost answer: the same ones, without heartbeats and open parts."""
         self.in_flight = deque(sent for sent in self.in_flight if sent.frame.data or sent.frame.kind is FrameKind.STOP)
         return [sent for sent in self.in_flight if sent.frame.part >= open_parts]

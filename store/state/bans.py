@@ -87,7 +87,7 @@ class BanStates:
         self._changed(key)
 
     def _make_room(self, now_ms: int) -> None:
-        """What is over goes; if nothing is, the oldest automatic ban, else the oldest."""
+        """Delete bans that have ended; if there are none, the oldest automatic ban, otherwise the oldest ban."""
         gone = [key for key, state in self._states.items() if not state.holds(now_ms)]
         if not gone:
             gone = [next((key for key, state in self._states.items() if state.automatic), next(iter(self._states)))]

@@ -159,7 +159,7 @@ class PeerGone(Change, frozen=True):
 
 
 class GroupMade(Change, frozen=True):
-    """There is a consumer group, which begins at `queue_offset`; of one that there is already, its new settings.
+    """A consumer group was made, which begins at `queue_offset`; or an existing group has new settings.
 
     `user` made it; empty: an anonymous client, None: users are not known there. `is_shared`: a shared subscription did,
     so that it goes when no session has one and it holds nothing; one that is not shared any more stays. `end`: where
@@ -190,7 +190,7 @@ class HeldRange(msgspec.Struct, array_like=True, frozen=True):
 
 
 class GroupAdvanced(Change, frozen=True):
-    """What became of a group's messages since it was last said.
+    """Progress of a group since its last GroupAdvanced.
 
     `held` is what is not done with. `positions` are (partition, queue_offset): what lies between the one before and
     this one, and is not held, is done with. So is `done`, as in `held.ranges`: what was held. `dead` of it became
@@ -221,7 +221,7 @@ class GroupOffsetReset(Change, frozen=True):
 
 
 class GroupDropped(Change, frozen=True):
-    """There is no such group any more."""
+    """A consumer group was deleted."""
 
     name: str
     topic_filter: str
@@ -257,7 +257,7 @@ class BanSet(Change, frozen=True):
 
 
 class BanLifted(Change, frozen=True):
-    """There is no such ban any more."""
+    """A ban was lifted."""
 
     kind: BanKind
     value: str
@@ -268,7 +268,7 @@ WhenBehind = Literal["drop", "refuse"]
 
 
 class ReaderAdvanced(Change, frozen=True):
-    """Who reads the log under a name is done with all before `log_offset`: retention keeps the log from there on.
+    """A reader of the log is done with all before `log_offset`: retention keeps the log from there on.
 
     Up to `most_behind_bytes` of it; 0: as many as the store's settings say. If the reader is further behind, retention
     drops what it has not read, or (`refuse`) keeps it, and the store takes no messages.

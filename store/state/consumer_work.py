@@ -1,4 +1,4 @@
-"""What a consumer of a group says of its own work, for people to see. It is on the wire and not in the log."""
+"""A consumer's report about its own work, for people to see. It is on the wire and not in the log."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -31,7 +31,10 @@ class ConsumerWork(Struct, array_like=True, frozen=True, forbid_unknown_fields=T
 
 
 def joined_work(works: Iterable[ConsumerWork | None]) -> ConsumerWork | None:
-    """Of several consumers: sums, whether one of them is held up, and the newest error. None: none of them told."""
+    """Join the reports of several consumers: sums, whether one is held up, and the newest error.
+
+    None: there is none.
+    """
     told = [work for work in works if work is not None]
     if len(told) < 2:
         return told[0] if told else None

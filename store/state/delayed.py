@@ -61,7 +61,7 @@ class Delayed:
         self._staged_count = self._count
 
     def __len__(self) -> int:
-        """How many are pending, as of the index's last write."""
+        """The number of delayed messages, as of the index's last write."""
         return self._count
 
     # --- applying
@@ -139,7 +139,7 @@ class Delayed:
     def older_than(
         self, log_offset: int, after: DelayedMessage | None, limit: int
     ) -> tuple[list[DelayedMessage], DelayedMessage | None]:
-        """Of the `limit` that follow `after` (None: the first), those that lie before `log_offset`.
+        """The delayed messages before `log_offset`, of the `limit` ones that follow `after` (None: the first ones).
 
         Also the one to go on after, or None at the end. Looks only at what the index has.
         """

@@ -19,7 +19,7 @@ def age(properties: bytes, age_s: int) -> bytes | None:
 
 
 def _value_at(properties: bytes) -> int | None:
-    """Where the interval's four bytes begin; None if there is none."""
+    """The position of the interval's four bytes; None: there is no interval."""
     at = 0
     while at < len(properties):
         if properties[at] == MESSAGE_EXPIRY_INTERVAL:
@@ -29,7 +29,7 @@ def _value_at(properties: bytes) -> int | None:
 
 
 def last_user_property(properties: bytes, name: bytes) -> int:
-    """Where the last user property of this name begins; -1 if there is none."""
+    """The position of the last user property with this name; -1: there is none."""
     found, at = -1, 0
     start = bytes((USER_PROPERTY,)) + len(name).to_bytes(2, "big") + name
     while at < len(properties):

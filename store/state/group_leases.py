@@ -39,7 +39,7 @@ class Assignment:
 
     @property
     def in_flight(self) -> int:
-        """How many messages it has."""
+        """The number of messages that the consumer has."""
         return sum(lease.left for lease in self.leases)
 
 
@@ -59,7 +59,7 @@ def assign_partitions(consumers: list[Assignment], partitions: int) -> None:
 
 
 class PartitionCursor:
-    """How far the queue was read for one partition, and the messages that were found and not handed out yet."""
+    """The position in the queue of one partition, and its messages that were found and not handed out yet."""
 
     def __init__(self, next_offset: int) -> None:
         self.next = next_offset
@@ -82,11 +82,11 @@ class LeaseAlarms:
         self._last = 0
 
     def __len__(self) -> int:
-        """How many leases have an alarm."""
+        """The number of leases with an alarm."""
         return self._pending
 
     def set(self, lease: Lease) -> None:
-        """Of a lease that has none."""
+        """Set the alarm of a lease that has none."""
         self._last += 1
         lease.alarm = self._last
         heappush(self._heap, (lease.due_ms, self._last, lease))

@@ -1,4 +1,4 @@
-"""Which message a record of a consumer group means where messages of its queue are lost: rules without I/O.
+"""Translation of a consumer group's queue_offsets if messages of its queue are lost: rules without I/O.
 
 A record names messages by queue_offset. A queue that is built again from a log with gaps has fewer entries, and what
 follows a gap lies lower than the records say. How much is told by a record that says where the queue ended then.
@@ -10,14 +10,14 @@ import msgspec
 
 
 class Numbers(msgspec.Struct, array_like=True):
-    """Of one group: the gaps in its queue, by the queue_offsets that it has now."""
+    """The gaps in one group's queue, by the queue_offsets that it has now."""
 
     first_gap: int  # what lies before it is where the records say
     last_gap: int
     shift: int | None = None  # so many are lost of it altogether, as of the newest record; None: unknown
 
     def cross(self, at: int) -> None:
-        """One more gap."""
+        """Add a gap."""
         self.last_gap = at
         self.shift = None
 
@@ -26,7 +26,7 @@ class Numbers(msgspec.Struct, array_like=True):
         self.shift = said - end
 
     def lowest(self, queue_offset: int) -> int:
-        """Where the message is that a record calls so; if that is not sure, a place before it."""
+        """The present queue_offset of a message that a record names; if it is not sure, one before it."""
         if self.shift is not None and self.shift < 0:  # the queue was begun anew, and that is lost
             return queue_offset - self.shift
         if queue_offset <= self.first_gap:

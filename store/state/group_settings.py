@@ -16,7 +16,7 @@ Milliseconds = Annotated[int, Meta(ge=1, le=MOST_MS)]
 
 
 class Strategy(StrEnum):
-    """Who is given the next message, of those who want one; in a group that is not ordered."""
+    """The choice of the consumer that gets the next message, in a group that is not ordered."""
 
     ROUND_ROBIN = "round_robin"
     LEAST_IN_FLIGHT = "least_in_flight"
@@ -42,9 +42,9 @@ class GroupSettings(Struct, array_like=True, frozen=True, forbid_unknown_fields=
 
     @property
     def cursors(self) -> int:
-        """How many positions the group has."""
+        """The number of positions that the group has."""
         return max(1, self.partitions)
 
     def retry_delay_ms(self, deliveries: int) -> int:
-        """How long a message waits that was rejected after so many deliveries."""
+        """The wait of a message that was rejected after this number of deliveries."""
         return min(self.retry_most_ms, self.retry_ms << min(deliveries - 1, 40))

@@ -21,7 +21,7 @@ GroupKey = tuple[str, str]  # name, topic_filter
 
 
 class Maker(NamedTuple):
-    """Who makes a group, see store.state.changes.GroupMade."""
+    """The maker of a group, see store.state.changes.GroupMade."""
 
     user: str | None = None
     is_shared: bool = False
@@ -192,7 +192,7 @@ class GroupStates:
         state.is_careful = not (is_sure and (is_all_done or is_one_lane))
 
     def _is_sure(self, state: GroupState, said_end: int, queue_offset: int) -> bool:
-        """Whether it is known where a message is that a record calls so; `said_end`: its GroupAdvanced.end."""
+        """True if the place of a message that a record names is known; `said_end`: the record's GroupAdvanced.end."""
         if state.numbers is None:
             return True
         if said_end >= 0:

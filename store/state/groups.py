@@ -64,7 +64,7 @@ class Group:
 
     @property
     def work(self) -> ConsumerWork | None:
-        """What its consumers tell of their work; None: they tell nothing."""
+        """The joined reports of the group's consumers about their work; None: there are none."""
         return joined_work(each.work for each in self.consumers.values())
 
     def join(self, key: ConsumerKey) -> None:
@@ -88,7 +88,7 @@ class Group:
         self._rebalance()
 
     def _is_later(self, serial: int, seen: int) -> bool:
-        """Whether it was given by this process behind `seen`, which may be of a store that led before."""
+        """True if this process gave a serial after `seen`, which may be of a store that led before."""
         if not is_same_epoch(serial, serial_in_epoch(self._epoch, 0)):
             return False
         return not is_same_epoch(serial, seen) or serial > seen
@@ -116,7 +116,7 @@ class Group:
     # --- finding messages
 
     def look_from(self, key: ConsumerKey) -> int | None:
-        """From which queue_offset on to look for more for a consumer; None: it has no use for more."""
+        """The queue_offset from which on to look for more messages for a consumer; None: it can take no more."""
         if not self._is_ordered:
             return self._cursors[0].next if self.room > 0 else None
         cursors = (self._cursors[partition] for partition in self.consumers[key].partitions)
@@ -125,7 +125,10 @@ class Group:
 
     @property
     def room(self) -> int:
-        """How many messages more may be found (of an ordered group: handed out). None while the log takes nothing."""
+        """The number of messages that may still be found (in an ordered group: handed out).
+
+        None while the log takes nothing.
+        """
         if len(self._dirty) > MOST_UNWRITTEN:
             return 0
         parked = 0 if self._is_ordered else len(self._cursors[0].parked)
@@ -138,17 +141,17 @@ class Group:
 
     @property
     def looked_until(self) -> int:
-        """Of a group without order: all before this queue_offset was found."""
+        """The queue_offset before which everything was found, in a group without order."""
         return self._cursors[0].next
 
     @property
     def found_ready(self) -> int:
-        """Of a group without order: messages that were found, or given back, and that no consumer has."""
+        """The number of messages that were found or given back and that no consumer has, in a group without order."""
         found = len(self._cursors[0].parked)
         return found + sum(lease.left for lease in self._ready) if self._ready else found
 
     def found(self, start: int, first: int, partitions: Sequence[int]) -> None:
-        """From `start` on the queue has nothing up to `first`, and from there on messages of these partitions."""
+        """Add found messages, by partition, from `first` on. The queue has nothing between `start` and `first`."""
         until = first + len(partitions)
         cursors = {number: cursor for number, cursor in enumerate(self._cursors) if start <= cursor.next < until}
         self._has_moved = self._has_moved or bool(cursors)
@@ -171,7 +174,7 @@ class Group:
             cursor.next = until
 
     def _not_held(self, offsets: range) -> Iterable[int]:
-        """After a crash something may be held already that lies behind the position."""
+        """The given queue_offsets without those that are held: after a crash some after the position may be."""
         return offsets if not self._entries else [each for each in offsets if each not in self._entries]
 
     # --- handing out
@@ -224,7 +227,7 @@ class Group:
         return leases
 
     def is_new(self, first: int, count: int) -> bool:
-        """Of a group without order: whether these were never leased, and nothing that was found comes before them."""
+        """True if these messages were never leased, and no found one comes before them, in a group without order."""
         cursor = self._cursors[0]
         return (
             not cursor.parked and cursor.next <= first and self._entries.keys().isdisjoint(range(first, first + count))
@@ -270,7 +273,7 @@ class Group:
     # --- what consumers say
 
     def ack(self, serial: int, first: int, count: int) -> list[int]:
-        """These messages are done with. Those of which that is stale."""
+        """Acknowledge messages. Returns the queue_offsets whose lease has ended (stale), which changes nothing."""
         entries = self._entries
         lease = entries.get(first)
         offsets = range(first, first + count)
@@ -286,7 +289,7 @@ class Group:
         return []
 
     def took(self, offsets: Iterable[int]) -> None:
-        """These messages are done with, whichever consumer has them."""
+        """Remove messages that are done with, whichever consumer has them."""
         for offset in offsets:
             if offset in self._entries:
                 self.dead.pop(offset, None)
@@ -329,7 +332,7 @@ class Group:
     def change_invisible(
         self, serial: int, first: int, count: int, due_ms: int, key: ConsumerKey | None = None
     ) -> list[int]:
-        """They are their consumer's until another time, from now on. Those of which that is stale.
+        """Change the time until which messages are leased. Returns the queue_offsets whose lease has ended (stale).
 
         `key`: the consumer, who may be one that was handed them before the store was restarted.
         """
@@ -390,7 +393,7 @@ class Group:
     # --- what the owner of the queue says
 
     def gone(self, place: PartitionOffset) -> None:
-        """There is no such message any more."""
+        """Remove a message that is no longer in the queue."""
         self._take(*place)
 
     def doom(self, place: PartitionOffset, why: str) -> None:
@@ -485,7 +488,7 @@ class Group:
         return found, as_ranges(done)
 
     def deliveries(self, offset: int) -> int:
-        """How often a message was handed out that is held."""
+        """The number of times that a held message was handed out."""
         return self._entries[offset].deliveries
 
     def written(self) -> None:
@@ -508,6 +511,6 @@ class Group:
         return min((*self._entries, *self.positions))
 
     def lag(self, end: int) -> int:
-        """How many messages are not done with in a queue that ends at `end`; more where partitions are far apart."""
+        """The number of messages before `end` that are not done with; too many if partitions are far apart."""
         parked = sum(len(cursor.parked) for cursor in self._cursors)
         return end - min(cursor.next for cursor in self._cursors) + parked + len(self._entries)

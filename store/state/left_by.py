@@ -1,4 +1,4 @@
-"""Who left a will or a delayed message, as the log keeps it (LEFT_BY), to be judged when it is due (ADR 37)."""
+"""The client that left a will or a delayed message, as the log keeps it (LEFT_BY) until the message is due (ADR 37)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _decoder = msgspec.msgpack.Decoder(LeftBy)
 
 
 def decode(data: bytes) -> LeftBy | None:
-    """None: it is damaged, or from a version that says something else."""
+    """Decode LEFT_BY; None: it is damaged, or of a version that has another format."""
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Which of their appends the store has, of the processes that append over the wire: a projection of the log."""
+"""The progress of processes that append over the wire: a projection of the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ PLACES_KEPT = 64  # of a client's newest Publishes; it has no more without an an
 
 
 class PeerState(msgspec.Struct, array_like=True):
-    """How far a peer has come; see store.state.changes.PeerAppended. What follows `is_client` is for clients alone."""
+    """The progress of one peer; see store.state.changes.PeerAppended.
+
+    The fields after `is_client` are for clients alone.
+    """
 
     sequence: int
     refused: tuple[tuple[int, int], ...]
@@ -85,7 +88,7 @@ class PeerStates:
         self._unsure.clear()
 
     def _lost(self, change: PeerAppended, before: PeerState | None) -> tuple[int, int]:
-        """As in PeerState, behind this change."""
+        """The lost ranges of PeerState after this change."""
         if change.name in self._unsure or (before is None and self._has_gap):
             self._unsure.discard(change.name)
             return (before.sequence if before is not None else 0) + 1, change.sequence

@@ -41,7 +41,7 @@ class RetainedTopics:
         self._staged_count = self._count
 
     def __len__(self) -> int:
-        """How many topics have a retained message, as of the index's last write."""
+        """The number of topics with a retained message, as of the index's last write."""
         return self._count
 
     def set(self, topic: bytes, log_offset: int, removed: bool) -> None:
@@ -86,7 +86,7 @@ class RetainedTopics:
             yield topic_of(key), log_offset
 
     def _fresh_keys(self) -> list[bytes]:
-        """Those that the index does not have, sorted once for all who ask before there are others."""
+        """The sorted keys that the index does not have yet; they are sorted again only after a change."""
         if self._order is None:
             self._order = sorted(self._fresh)
         return self._order

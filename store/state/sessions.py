@@ -58,7 +58,7 @@ class SessionState(msgspec.Struct):
 
 
 def renewed(state: SessionState) -> SessionState:
-    """What becomes of a session with a gap once its client was told that there is none: it keeps what it has.
+    """The state of a session with a gap after its client was told that it has no session: it keeps what it has.
 
     The client has forgotten all that was under way, so that comes once more under new packet identifiers. Where the
     last connection had come to is not believed: that what it had in flight was done with may be lost.
@@ -94,7 +94,7 @@ def is_shared(topic_filter: str) -> bool:
 
 
 def is_held(subscription: SubscriptionState) -> bool:
-    """Whether its messages are kept while the client is away."""
+    """True if a subscription's messages are kept while the client is away."""
     return subscription.qos > 0 and not is_shared(subscription.topic_filter)
 
 
@@ -378,7 +378,7 @@ class Sessions:
             self._hold(topic_filter, log_offset)
 
     def _release_all(self, session: SessionState) -> None:
-        """Of many filters later, by release_some(): that a queue is kept for a moment longer changes no state."""
+        """Release the queues of a session's filters; if there are many, release_some() does the rest later."""
         filters = iter(session.held_filters())
         for topic_filter in islice(filters, RELEASED_AT_ONCE):
             self._release(topic_filter)
@@ -427,7 +427,7 @@ def _pay(session: SessionState, log_offset: int) -> None:
 
 
 def _count(counter: Counter[str], key: str, number: int) -> None:
-    """Without a key for what there is none of."""
+    """Add to a count; a key whose count is 0 is deleted."""
     counter[key] += number
     if not counter[key]:
         del counter[key]

@@ -1,4 +1,4 @@
-"""Whose a topic, a retained or a delayed message is, and how many each user has. A projection of the log, kept on disk.
+"""Owners of topics, retained and delayed messages, and how many each user has. A projection of the log, kept on disk.
 
 Keys are `u`, what it is (1 byte) and which: a topic, or due_ms and FIRST_OFFSET of a delayed message; their value is
 its size in bytes (8) and the user. Keys `v`, what and the user have how many these are, and their bytes. Only what was
@@ -40,7 +40,7 @@ UNNAMED = MARK
 
 
 class Used(NamedTuple):
-    """How much of something a user has."""
+    """A user's usage of one counted thing."""
 
     number: int = 0
     size_bytes: int = 0
@@ -102,7 +102,7 @@ class Usage:
         return self._of_namespaces.get((counted, namespace), UNUSED)
 
     def owner(self, counted: Counted, item: bytes) -> Owner | None:
-        """Whose it is; None if it is counted for no user."""
+        """The owner of a counted item; None: it is counted for no user."""
         if not self._totals[counted]:
             return None
         value = self._value(_key(counted, item))
@@ -117,14 +117,14 @@ class Usage:
     # --- applying
 
     def set(self, counted: Counted, item: bytes, user: str, log_offset: int, size_bytes: int = 0) -> None:
-        """It is this user's from now on."""
+        """Make a user the owner of an item."""
         key = _key(counted, item)
         self._change(key, size_bytes.to_bytes(8, "big") + user.encode(), log_offset)
         if self._listener is not None:
             self._listener.was_counted(counted, item, user)
 
     def remove(self, counted: Counted, item: bytes, log_offset: int) -> None:
-        """It is gone, or counts for no user."""
+        """Remove an item that is gone, or is counted for no user any more."""
         if self._totals[counted]:
             self._change(_key(counted, item), None, log_offset)
 

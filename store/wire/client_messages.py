@@ -17,7 +17,7 @@ class Wait(IntEnum):
 
 
 class Publish(WireMessage, frozen=True):
-    """As Append, and with an answer that says where the messages are, also when it was sent again."""
+    """Like Append, but the answer says where the messages are, also when the Publish was sent again."""
 
     sequence: Positive
     wait: Wait
@@ -60,7 +60,7 @@ class Scanned(WireMessage, frozen=True):
 
 
 class Seek(WireMessage, frozen=True):
-    """Where to begin a Scan: `earliest`, `now`, a time (`-1h`, RFC 3339), or a queue_offset (`@7`) of a topic.
+    """Find where a Scan begins: `earliest`, `now`, a time (`-1h`, RFC 3339), or a queue_offset (`@7`) of a topic.
 
     `start`: the log_offset that a Sought which is not `found` has told; 0 at first.
     """
@@ -84,7 +84,7 @@ class Get(WireMessage, frozen=True):
 
 
 class Got(WireMessage, frozen=True):
-    """It follows, and stands at `queue_offset` of its topic's queue."""
+    """Answer to Get: the record follows; it is at `queue_offset` of its topic's queue."""
 
     queue_offset: QueueOffset
 

@@ -1,4 +1,4 @@
-"""How a store of a cluster copies the log of the one that leads; as store.wire.messages.
+"""Messages with which a store of a cluster copies the leader's log; see store.wire.messages.
 
 The store that gives keeps nothing for the one that asks: what is accepted stays as it is, so each request stands alone.
 """
@@ -14,7 +14,7 @@ Sixteen = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 class CopiedMark(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """How far the store has accepted the partition (store.replication.judging.ReplicaMark): the offset of its last
+    """A store's position in the partition (store.replication.judging.ReplicaMark): the offset of its last
     accepted frame, that frame's checksum, the epoch, `accepted`, and the leader's address and process.
     """
 
@@ -27,7 +27,7 @@ class CopiedMark(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tru
 
 
 class AskCopy(WireMessage, frozen=True):
-    """What is there to copy, of segments whose bases are at or behind `start`?"""
+    """Ask what there is to copy, of segments whose bases are at or after `start`."""
 
     start: LogOffset
 

@@ -34,7 +34,10 @@ class Credit:
         self._asked[request_id] = size_bytes, came
 
     def give(self, request_id: int) -> Came:
-        """Its answer came, or was sent: what take() was told. Raises WireError for an answer without a request."""
+        """Give back the credit of a request whose answer came or was sent.
+
+        Raises WireError if there is no such request.
+        """
         asked = self._asked.pop(request_id, None)
         if asked is None:
             raise WireError(f"an answer to request_id {request_id}, which nobody asked for")

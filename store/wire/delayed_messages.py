@@ -13,9 +13,9 @@ class ListDelayed(WireMessage, frozen=True):
 
 
 class DelayedFound(WireMessage, frozen=True):
-    """Of each its log_offset, due_ms, topic and key (empty: none). `next`: what to ask for `after`; None: that was all.
+    """log_offset, due_ms, topic and key (or empty) of each message. `next`: the next request's `after`; None: no more.
 
-    The log_offset is that which Appended gave, wherever the message lies by now.
+    The log_offset is the one that Appended gave, wherever the message is by now.
     """
 
     messages: Annotated[list[tuple[LogOffset, Count, Name, bytes]], Items]

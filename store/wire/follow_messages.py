@@ -48,8 +48,8 @@ class Following(WireMessage, frozen=True):
 
 
 class FollowingPast(WireMessage, frozen=True):
-    """As Following, to a gateway of version 13 or later, if the first queue has only what stands at log_offset `begins`
-    or behind it: what was wanted of before is in the tier."""
+    """Like Following, to a gateway of version 13 or later, if the first queue begins at log_offset `begins`: the tier
+    has the earlier messages that were asked for."""
 
     queues: Annotated[list[QueueInfo], Meta(min_length=1, max_length=2)]
     log_end: LogOffset

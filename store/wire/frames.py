@@ -102,7 +102,7 @@ def read_frame(data: memoryview, head: Head, most_items: int = MOST_ITEMS) -> Fr
 
 
 def _items(kind: Kind, body: memoryview) -> int:
-    """How many items the list of a message says that it has (msgpack); 0: there is none."""
+    """The length that a message's list states (msgpack); 0: the message has no list."""
     if not kind.of_queues and not kind.of_receipts:
         return 0
     at = 1

@@ -96,14 +96,14 @@ class Popped(WireMessage, frozen=True):
 
 
 class Ack(WireMessage, frozen=True):
-    """These messages are done with."""
+    """Acknowledge messages: they are done with."""
 
     ref: Ref
     receipts: Receipts
 
 
 class ChangeInvisible(WireMessage, frozen=True):
-    """They are the consumer's for `invisible_ms` from now on."""
+    """Extend leases: these messages are the consumer's for `invisible_ms` from now on."""
 
     ref: Ref
     receipts: Receipts
@@ -124,13 +124,13 @@ class Reject(WireMessage, frozen=True):
 
 
 class Settled(WireMessage, frozen=True):
-    """It is in the log, as safe as the flush policy promises; but for what is `stale`, which changed nothing."""
+    """A change of leases is in the log, as safe as the flush policy promises; the `stale` receipts changed nothing."""
 
     stale: Receipts
 
 
 class GroupWhere(WireMessage, frozen=True):
-    """Where is the consumer's group?"""
+    """Ask for the position of the consumer's group."""
 
     ref: Ref
 
@@ -146,7 +146,7 @@ class GroupIs(WireMessage, frozen=True):
 
 
 class TellWork(WireMessage, frozen=True):
-    """How the work of a consumer goes. In memory, as long as the consumer is there; nothing depends on it."""
+    """A consumer's report about its work. It is kept in memory while the consumer is there; nothing depends on it."""
 
     ref: Ref
     work: ConsumerWork
@@ -166,7 +166,7 @@ class GroupList(WireMessage, frozen=True):
 
 
 class ConsumerInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Who it is, how many messages it has, and which partitions are its. `peer`: empty where a client may not
+    """A consumer: its name, the number of its messages, and its partitions. `peer`: empty where a client may not
     see it: the name is of a client of another user or namespace, or of a gateway, and a tenant asks.
     """
 
@@ -197,7 +197,7 @@ class GroupInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True
 
 
 class GroupsListed(WireMessage, frozen=True):
-    """They, in the order of their names and topic filters. `more`: there are others behind them."""
+    """Groups, in the order of their names and topic filters. `more`: more groups follow."""
 
     groups: Annotated[list[GroupInfo], Items]
     more: bool
@@ -227,21 +227,21 @@ class GroupPause(WireMessage, frozen=True):
 
 
 class PausedGroups(WireMessage, frozen=True):
-    """As GroupList, of those groups alone that are paused."""
+    """Like GroupList, of those groups alone that are paused."""
 
     group: Annotated[str, Meta(max_length=255)]
     skip: Count
 
 
 class ListWork(WireMessage, frozen=True):
-    """As GroupList, of those groups alone that have a consumer which told its work."""
+    """Like GroupList, of those groups alone that have a consumer which told its work."""
 
     group: Annotated[str, Meta(max_length=255)]
     skip: Count
 
 
 class GroupWork(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What its consumers have told, as one: sums, and the newest error."""
+    """The joined reports of a group's consumers: sums, and the newest error."""
 
     group: str
     topic_filter: str
@@ -249,7 +249,7 @@ class GroupWork(Struct, array_like=True, frozen=True, forbid_unknown_fields=True
 
 
 class WorkListed(WireMessage, frozen=True):
-    """They, in the order of their names and topic filters. `more`: there are others behind them."""
+    """The work of groups, in the order of their names and topic filters. `more`: more groups follow."""
 
     works: Annotated[list[GroupWork], Items]
     more: bool

@@ -1,4 +1,4 @@
-"""How a connection begins: magic and Hello from the one side, Welcome or Refused from the other. No I/O."""
+"""The beginning of a connection: magic and Hello from one side, Welcome or Refused from the other. No I/O."""
 
 import hashlib
 import hmac
@@ -124,7 +124,7 @@ class ServerHandshake:
         return encode(msgspec.structs.replace(answer, version=self._version))
 
     def _namespace_of_token(self, hello: Hello) -> str | None:
-        """Whose clients alone have this token; None: it is that of no namespace."""
+        """The namespace whose clients alone have this token; None: it is no namespace's token."""
         found = None
         for name, token in self._of_namespaces.items() if hello.role == Role.CLIENT else ():
             if same_token(token, hello.token):
@@ -186,17 +186,17 @@ def _first_message(received: bytearray, start: int, max_bytes: int, peer: Role) 
 
 
 def _guess(received: bytearray) -> str:
-    """Who it may be that says no magic, for people."""
+    """A guess, for people, about a peer that sends no magic."""
     return next((who for pattern, who in _STRANGERS if pattern.match(received)), "neither a gateway nor a client of it")
 
 
 def same_token(one: str, other: str) -> bool:
-    """In a time that says nothing of either."""
+    """Compare tokens, in a time that does not depend on them."""
     return hmac.compare_digest(_digest(one), _digest(other))
 
 
 def _digest(token: str) -> bytes:
-    """Of one length for every token, so that a comparison takes the same time for each."""
+    """A digest of a token: all have one length, so a comparison takes the same time for each."""
     return hashlib.sha256(token.encode()).digest()
 
 

@@ -75,7 +75,7 @@ MOST_TOPICS = 500
 
 
 class QueueOffsets(WireMessage, frozen=True):
-    """How many messages of each of these topics stand before log_offset `before`, dropped ones included."""
+    """Ask for the number of messages of each topic before log_offset `before`, dropped ones included."""
 
     before: LogOffset
     topics: Annotated[list[Name], Items]
@@ -88,7 +88,7 @@ class QueueOffsetsFound(WireMessage, frozen=True):
 
 
 class ReaderAt(WireMessage, frozen=True):
-    """Who reads the log under a name has come as far as a log_offset. For people to see; nothing depends on it."""
+    """A reader of the log reports the log_offset that it has reached. For people to see; nothing depends on it."""
 
     reader: Annotated[str, Meta(min_length=1, max_length=256)]
     log_offset: LogOffset
@@ -134,7 +134,7 @@ class LogHeld(WireMessage, frozen=True):
 
 
 class LocateTable(WireMessage, frozen=True):
-    """Where is the table of the tier, for those that read its files by themselves?"""
+    """Ask for the place of the tier's table, to read its files directly."""
 
 
 class TableLocated(WireMessage, frozen=True):
@@ -151,7 +151,7 @@ class Topics(WireMessage, frozen=True):
 
 
 class TopicsFound(WireMessage, frozen=True):
-    """Some of them; look for the others `after` the topic `next` (empty: that was all).
+    """Some of the topics; ask for the others `after` the topic `next` (empty: that was all).
 
     `looked_at`: how many topics, those included that do not match. A message of a topic that is not found stands at
     log_offset `known_until` or behind it, or is not kept any more.

@@ -54,7 +54,7 @@ from store.wire.session_messages import TakenOver as TakenOver
 
 
 class Role(StrEnum):
-    """Who is at an end of a connection."""
+    """The kind of peer at one end of a connection."""
 
     STORE = "store"
     GATEWAY = "gateway"
@@ -63,7 +63,7 @@ class Role(StrEnum):
 
 
 class RefusedReason(StrEnum):
-    """Why a peer is not let in."""
+    """The reason why a peer is not let in."""
 
     NOT_PENSTOCK = "not_penstock"
     BAD_HELLO = "bad_hello"
@@ -79,7 +79,7 @@ class RefusedReason(StrEnum):
 
 
 class FailureCode(StrEnum):
-    """Why a request failed."""
+    """The reason why a request failed."""
 
     STORE_FULL = "store_full"
     RECORD_TOO_LARGE = "record_too_large"
@@ -155,7 +155,7 @@ class Welcome(WireMessage, frozen=True, forbid_unknown_fields=False):
 
 
 class Refused(WireMessage, frozen=True, forbid_unknown_fields=False):
-    """Not let in: a RefusedReason (a later version may have more of them) and a line for people."""
+    """A peer is refused: a RefusedReason (a later version may have more of them) and a line for people."""
 
     reason: str
     message: str
@@ -174,7 +174,7 @@ class Failed(WireMessage, frozen=True):
 
 
 class Ping(WireMessage, frozen=True):
-    """Are you there?"""
+    """Ask whether the peer is still there."""
 
 
 class Pong(WireMessage, frozen=True):
@@ -217,7 +217,7 @@ class Appended(WireMessage, frozen=True):
 
 
 class Check(WireMessage, frozen=True):
-    """Where do these queues end? Asked now and then, so that an event that got lost costs latency and nothing more."""
+    """Ask for the ends of queues. Asked now and then, so that a lost event costs latency and nothing more."""
 
     refs: Annotated[list[Ref], Items]
 
@@ -283,13 +283,13 @@ class ReadAt(WireMessage, frozen=True):
 
 
 class RecordsAt(WireMessage, frozen=True):
-    """Whether each record is still kept; those that are follow in this order."""
+    """For each record: whether it is still kept. The kept ones follow in this order."""
 
     found: Annotated[list[bool], Items]
 
 
 class Locate(WireMessage, frozen=True):
-    """Where in a filter's stored queue to begin: `earliest`, a time (`-1h`, RFC 3339) or a queue_offset in digits."""
+    """Find a position in a filter's stored queue: `earliest`, a time (`-1h`, RFC 3339) or a queue_offset in digits."""
 
     topic_filter: TopicFilter
     where: Name
@@ -310,7 +310,7 @@ class Retained(WireMessage, frozen=True):
 
 
 class RetainedFound(WireMessage, frozen=True):
-    """Of each its log_offset, QoS and publisher's client_id. `next`: what to ask for `after`; None: that was all."""
+    """log_offset, QoS and publisher's client_id of each message. `next`: the next request's `after`; None: no more."""
 
     messages: Annotated[list[tuple[LogOffset, Annotated[int, Meta(ge=0, le=2)], bytes]], Items]
     next: Name | None

@@ -50,7 +50,7 @@ class BanMade(WireMessage, frozen=True):
 
 
 class LoginEnd(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """How a login ended: `right`, `wrong`, or `unheard` (refused without a look at its password)."""
+    """The end of a login: `right`, `wrong`, or `unheard` (refused without a check of its password)."""
 
     source: Annotated[str, Meta(max_length=64)]
     """The address, or the network, by which failures are counted."""
@@ -60,7 +60,7 @@ class LoginEnd(Struct, array_like=True, frozen=True, forbid_unknown_fields=True)
 
 
 class LoginsEnded(WireMessage, frozen=True):
-    """At the doors of another process: a gateway tells the store, and the store all other gateways."""
+    """Logins that ended in another process: a gateway tells the store, and the store all other gateways."""
 
     ends: Annotated[list[LoginEnd], Meta(max_length=MOST_LOGINS)]
 
@@ -262,7 +262,7 @@ class SettleDeadLetter(WireMessage, frozen=True):
 
 
 class ClientDetails(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What a gateway knows of a connected client.
+    """A gateway's description of a connected client.
 
     `version` of MQTT: 4 is 3.1.1, 5 is 5.0. `keep_alive_s`: 0: none. `durable`: its session outlives the connection.
     `opened_ms`: Unix time. `in_flight` messages of QoS 1 and 2, at most `window`; `backlog` messages wait to be sent
@@ -285,13 +285,13 @@ class ClientDetails(Struct, array_like=True, frozen=True, forbid_unknown_fields=
 
 
 class DescribeClient(WireMessage, frozen=True):
-    """What the gateway of a connected client knows of it."""
+    """Ask the gateway of a connected client for its description."""
 
     client_id: Name
 
 
 class ClientDescribed(WireMessage, frozen=True):
-    """None: it is not connected, or its gateway is too old, or did not answer within a second."""
+    """A client's description; None: it is not connected, or its gateway is too old or silent for a second."""
 
     details: ClientDetails | None
 
@@ -320,7 +320,7 @@ GatewaySample = tuple[
 
 
 class GatewayReport(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What a gateway says of itself. `started_ms`: Unix time; `unready`: why no clients should come (empty: they may).
+    """A gateway's report about itself. `started_ms`: Unix time; `unready`: why no client should come (empty: may).
 
     `figures`: those of its /metrics behind the first `after` that was asked for. `next`: what to ask for `after`; None:
     that was all.
@@ -338,7 +338,7 @@ class ListGateways(WireMessage, frozen=True):
 
 
 class GatewaysListed(WireMessage, frozen=True):
-    """Their names, up to 1,000. Those whose lease has not ended are among them, with a connection or without."""
+    """The names of gateways, up to 1,000, also of those without a connection whose lease has not ended."""
 
     gateways: Annotated[list[Name], Items]
 
@@ -371,7 +371,7 @@ class FiguresTold(WireMessage, frozen=True):
 
 
 class ListLogReaders(WireMessage, frozen=True):
-    """Who reads the log under a name."""
+    """List the readers of the log."""
 
 
 class LogReaderInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

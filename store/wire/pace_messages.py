@@ -1,4 +1,4 @@
-"""How gateways and their store keep publishers from being faster than subscribers without acknowledgements (QoS 0)."""
+"""Messages that keep publishers at QoS 0 from outrunning subscribers: gateways and store tell each other who lags."""
 
 from store.wire.base import WireMessage
 

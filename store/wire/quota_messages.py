@@ -26,7 +26,7 @@ class TakeSubscriptions(WireMessage, frozen=True):
 
 
 class Taken(WireMessage, frozen=True):
-    """Of a message: the bits of what it counts as; of subscriptions: how many may be had, from the first on. `fault`:
+    """For a message: the bits of what it counts as; for subscriptions: how many are granted, the first ones. `fault`:
     why it may not be had, or not all; empty if it may."""
 
     number: Count
@@ -34,7 +34,7 @@ class Taken(WireMessage, frozen=True):
 
 
 class LiveSubscriptions(WireMessage, frozen=True):
-    """How many subscriptions a user has at this gateway in sessions that end with their connection."""
+    """Report the number of a user's subscriptions at this gateway in sessions that end with their connection."""
 
     user: Name
     number: Count

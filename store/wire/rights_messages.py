@@ -1,4 +1,4 @@
-"""What clients ask a store about their own permissions, and its answers; as store.wire.messages."""
+"""Questions of clients about their own permissions, and the store's answers; see store.wire.messages."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ MOST_READABLE_CHARACTERS = 1_024  # of each of them
 
 
 class Rights(WireMessage, frozen=True):
-    """Who am I, and what may I do besides publishing and subscribing?"""
+    """Ask for the client's user, and its permissions besides publishing and subscribing."""
 
 
 class RightsTold(WireMessage, frozen=True):
@@ -36,13 +36,16 @@ class Permitted(WireMessage, frozen=True):
 
 
 class PermittedTold(WireMessage, frozen=True):
-    """Of each topic or filter, in the order of the request. Those of another namespace are not permitted."""
+    """The answer for each topic or filter, in the order of the request.
+
+    Those of another namespace are not permitted.
+    """
 
     permitted: Annotated[list[bool], Meta(max_length=MOST_TOPICS)]
 
 
 class ReadableFilters(WireMessage, frozen=True):
-    """Which topic filters may I subscribe to, each as a whole?"""
+    """Ask for the topic filters that the client may subscribe to, each as a whole."""
 
 
 class ReadableFiltersTold(WireMessage, frozen=True):

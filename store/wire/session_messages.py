@@ -80,7 +80,7 @@ class Judge(WireMessage, frozen=True):
 
 
 class Judged(WireMessage, frozen=True):
-    """Of each message of a Judge: yes, no, or not known now (nil). Empty: this gateway judges nothing."""
+    """The answer for each message of a Judge: yes, no, or not known now (nil). Empty: this gateway judges nothing."""
 
     number: Positive
     allowed: Annotated[list[bool | None], Items]

@@ -1,4 +1,4 @@
-"""What a store asks its tier: history that the log does not have any more, as records in log format.
+"""A store's questions to its tier: for history that the log no longer has, as records in log format.
 
 The tier asks first: ServeTier says that it can take a question, TierAsked is the question, and the next ServeTier
 brings the answer to it, with the records behind it.

@@ -1,1 +1,1 @@
-"""What a store does with each kind of request: a class for each role, and a table of the kinds that it handles."""
+"""Handlers of each kind of request to a store: a class for each role, and a table of the kinds that it handles."""

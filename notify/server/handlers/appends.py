@@ -68,7 +68,7 @@ class AppendHandlers:
         connected.wake()
 
     def too_many(self, frame: Frame) -> str:
-        """Why a client's Append or Publish is not looked at, as it is stored as a whole; empty if it may be.
+        """The reason why a client's Append or Publish is not looked at, as it is stored as a whole; empty if it may be.
 
         One that is stored already is not refused: its answer says so.
         """
@@ -89,7 +89,7 @@ class AppendHandlers:
         )
 
     def in_steps(self, frame: Frame, handle: Callable[[], object]) -> Iterator[object] | None:
-        """What to do, in steps, before `handle` stores many records; None: nothing."""
+        """The steps to take before `handle` stores many records; None: none."""
         peer, held, most = self._connected.peer, self._connected.held, self._connected.peers.append_limit_bytes
         if peer.role is Role.CLIENT and frame.message.sequence > peer.appends.confirmed:  # type: ignore[attr-defined]
             return _before_publish(peer, frame.records, most, partial(held.do, handle))
@@ -99,8 +99,8 @@ class AppendHandlers:
 
 
 def _before_publish(peer: Peer, records: memoryview, limit_bytes: int, then: Callable[[], None]) -> Iterator[None]:
-    """Have the queues of new topics looked up, and large records copied, before `then` stores them: it would do all of
-    that at once."""
+    """Look up the queues of new topics, and copy large records, in steps, before `then` stores all of them at
+    once."""
     weigh = peer.hub.messages.queues.dispatcher.weigh
     try:
         for number, (topic, _, _, is_queued) in enumerate(topic_runs(records), 1):

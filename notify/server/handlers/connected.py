@@ -1,4 +1,4 @@
-"""What one connection of a peer that is let in has: the handlers of its requests share it."""
+"""The state of one connection of an admitted peer, which the handlers of its requests share."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Connected:
             self.out.answer(request_id, message, records)
 
     def answer_when_safe(self, request_id: int, answer: WireMessage) -> None:
-        """Once the log is safe up to what it has now."""
+        """Send an answer once everything that the log has now is safe."""
         self.answers.add(request_id, self.peer.store.appends.mark, answer)
         self.wake()
 
@@ -66,7 +66,7 @@ class Connected:
             return wire.Failed(failure_code(error), str(error)), b""
 
     def filter_fault(self, message: WireMessage) -> str:
-        """What is wrong with the topic filter of a request; empty if nothing is."""
+        """The fault of a request's topic filter; empty: it is valid."""
         topic_filter = getattr(message, "topic_filter", None)
         return filter_fault(topic_filter) if topic_filter else ""
 
@@ -76,5 +76,5 @@ class Connected:
         return self.peers.max_frame_bytes - FRAME_ROOM_BYTES
 
     def is_ready(self) -> bool:
-        """Whether it can be given an answer that it waits for, or needs none any more."""
+        """True if the peer can be sent an answer that it waits for, or needs none any more."""
         return self.out.has_room or self.out.is_closing

@@ -1,4 +1,4 @@
-"""What keeps a connection and ends it: Ping, Pong, Goodbye."""
+"""Messages that keep a connection alive or end it: Ping, Pong, Goodbye."""
 
 from __future__ import annotations
 

@@ -57,11 +57,11 @@ class OperatorHandlers:
         return self._requests.do(message, partial(self._connected.answer_when_safe, frame.request_id))
 
     def ban_made(self, _: Frame, message: BanMade) -> None:
-        """By the gateway itself."""
+        """Store a ban that a gateway made by itself."""
         self._hub.bans.made(message.kind, message.value, message.until_ms, message.reason, self._connected.peer.name)
 
     def logins_ended(self, _: Frame, message: LoginsEnded) -> None:
-        """At the doors of the gateway."""
+        """Tell other gateways how logins at this gateway ended."""
         self._hub.logins_ended(message, self._connected.peer.member)
 
     def serve_tier(self, frame: Frame, message: ServeTier) -> None:

@@ -84,7 +84,7 @@ class ReadHandlers:
         return self._queue_offsets(frame, message)
 
     def _queue_offsets(self, frame: Frame, message: of_log.QueueOffsets) -> Iterator[None]:
-        """What stands before a log_offset does not change between the steps."""
+        """Count the messages of topics before a log_offset, in steps; they do not change between the steps."""
         connected, found = self._connected, []
         try:
             for number, topic in enumerate(message.topics, 1):

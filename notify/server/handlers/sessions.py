@@ -111,7 +111,7 @@ def claim_answer(
 
 
 def _fitting(topic_filters: Sequence[str], max_frame_bytes: int) -> list[str]:
-    """These, or none if a frame does not hold all of them: then only an operator can assign the session."""
+    """These topic filters, or none if a frame cannot hold all of them: then only an operator can assign the session."""
     size_bytes = sum(len(each.encode()) + ITEM_ROOM_BYTES for each in topic_filters)
     fits = len(topic_filters) <= wire.MOST_ITEMS and size_bytes + FRAME_ROOM_BYTES <= max_frame_bytes
     return list(topic_filters) if fits else []

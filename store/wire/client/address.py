@@ -58,7 +58,7 @@ def store_ports(netloc: str, default: int | None = None) -> list[StorePort]:
 
 
 def split_store_url(url: str) -> SplitResult:
-    """As urlsplit(), which in some releases of Python refuses an IPv6 address behind a host. Raises ValueError."""
+    """Like urlsplit(), which in some releases of Python refuses an IPv6 address after a host. Raises ValueError."""
     scheme, is_url, rest = url.partition("://")
     if not is_url or "," not in rest:
         return urlsplit(url)
@@ -81,12 +81,12 @@ class Endpoint(NamedTuple):
 
 
 def endpoints_of(place: StorePort, infos: AddressInfos) -> list[Endpoint]:
-    """What getaddrinfo() found."""
+    """The endpoints that getaddrinfo() found."""
     return [Endpoint(place.host, str(address[0]), place.port) for *_, address in infos]
 
 
 def endpoint_of(place: StorePort) -> Endpoint | None:
-    """None: its host is a name, which has to be looked up."""
+    """The endpoint of a place; None: its host is a name, which has to be looked up."""
     try:
         ipaddress.ip_address(place.host)
     except ValueError:

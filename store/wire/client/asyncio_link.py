@@ -98,18 +98,18 @@ class AsyncioLink(asyncio.Protocol, ABC):
 
     @abstractmethod
     def _closed_without_a_word(self) -> str:
-        """Why a store may have closed a connection before its Welcome."""
+        """The reason why a store may have closed a connection before its Welcome."""
 
     @abstractmethod
     def _tls_fault(self, error: ssl.SSLError) -> str:
-        """Why a TLS handshake failed, and the remedy."""
+        """The reason why a TLS handshake failed, and the remedy."""
 
     @abstractmethod
     def _refused(self, error: HandshakeRefused) -> str:
-        """Why the store did not let this peer in, and the remedy."""
+        """The reason why the store did not let this peer in, and the remedy."""
 
     def _tls_ended(self, error: ssl.SSLError) -> str:
-        """Why a connection with TLS ended: a store may check a certificate after the handshake."""
+        """The reason why a connection with TLS ended: a store may check a certificate after the handshake."""
         return f"connection lost ({error})"
 
     # --- connecting

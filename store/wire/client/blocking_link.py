@@ -26,7 +26,7 @@ TlsContext = Callable[[], ssl.SSLContext]
 
 @dataclass(frozen=True, slots=True)
 class BlockingTimes:
-    """How long a link waits, in seconds.
+    """The timeouts of a link, in seconds.
 
     `connect_s`: for a TCP connection. `silent_s`: for the next byte. `idle_s`: a link without a request for so long
     closes itself; until then a thread sends heartbeats. None: the link lives for a few requests and sends none.

@@ -1,4 +1,4 @@
-"""Which exception a user of the client gets for a request without the expected answer."""
+"""The exceptions that a user of the client gets for a request without the expected answer."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class PendingRequests:
 
     @property
     def has_window(self) -> bool:
-        """Whether one more windowed request would be sent now, and not wait here."""
+        """True if one more windowed request would be sent at once."""
         waiting = self._windowed_unanswered + len(self._windowed_to_send)
         return self.welcome is not None and waiting < self.rules.window
 
@@ -107,7 +107,7 @@ class PendingRequests:
         return request
 
     def ask_once(self, message: WireMessage, answered: Answered, records: bytes = b"") -> PendingRequest:
-        """As ask(), on the current connection only and without a time limit. If the connection ends first, the
+        """Like ask(), on the current connection only and without a time limit. If the connection ends first, the
         outcome is `errors.lost`."""
         assert self.welcome is not None
         request = PendingRequest(message, answered, records, is_once=True)

@@ -32,11 +32,11 @@ class PeerSession:
 
     @property
     def greeting(self) -> bytes:
-        """To be sent first."""
+        """The bytes to send first: magic and Hello."""
         return self._handshake.greeting
 
     def feed(self, data: Readable, now_s: float = 0.0) -> Iterator[Welcome | Frame]:
-        """What came: the Welcome, then frames, but for Pings, which are answered, and a Goodbye.
+        """Decode input: the Welcome, then frames, without Pings, which are answered, and a Goodbye.
 
         Iterate over it to its end. Raises HandshakeRefused or WireError; then close the connection.
         """
