@@ -18,7 +18,7 @@ class Part(Deliveries):
 
 
 @given(steps)
-def test_what_is_said_is_all_of_it_in_order_and_merged(steps: list[tuple[int, int] | str]) -> None:
+def test_deliveries_tell_all_acknowledgements_in_order_and_merged(steps: list[tuple[int, int] | str]) -> None:
     part = Part()
     said: list[tuple[int, int]] = []
     carried: list[Delivery] = []

@@ -302,7 +302,7 @@ def known_groups(segment: Path) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_left_comes_at_least_once(tmp_path: Path, seed: int) -> None:
+def test_messages_that_survive_gaps_come_at_least_once(tmp_path: Path, seed: int) -> None:
     users = Users(seed)
     users.randomly.seed(seed)
     data = tmp_path / "data"

@@ -184,7 +184,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 @given(handed=connections)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_what_is_put_in_comes_out_again(bench: Bench, handed: HandedConnection) -> None:
+def test_handed_connection_state_survives_a_round_trip(bench: Bench, handed: HandedConnection) -> None:
     (travelled,) = decode_batch(encode_batch([handed]))
     queues = {ref: Queue(b"t/%d" % ref, TOPIC, 0, 2**50) for ref in range(1, 6)}
     refs = {queue: ref for ref, queue in queues.items()}
@@ -217,7 +217,7 @@ def test_a_state_that_is_cut_or_changed_is_refused_or_read(handed: HandedConnect
         decode_batch(bytes(packed[: data.draw(st.integers(0, len(packed)))]))
 
 
-def test_another_version_is_refused_with_both_numbers() -> None:
+def test_handed_state_of_another_version_is_refused_with_both_numbers() -> None:
     other = msgspec.msgpack.encode(HandedBatch(version=VERSION + 1, connections=[]))
     with pytest.raises(HandOverRefused, match=f"version {VERSION + 1}, and this release knows version {VERSION}"):
         decode_batch(other)

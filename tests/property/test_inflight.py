@@ -75,7 +75,7 @@ def agree(inflight: Inflight, model: Model) -> None:
 
 
 @given(steps, st.integers(1, 30), st.dictionaries(st.integers(1, 60), st.integers(), max_size=10))
-def test_it_agrees_with_its_model(steps: list[tuple[str, int]], window: int, restored: dict[int, int]) -> None:
+def test_inflight_agrees_with_its_model(steps: list[tuple[str, int]], window: int, restored: dict[int, int]) -> None:
     inflight, model = Inflight(window), Model(window)
     for packet_id, item in restored.items():
         inflight.restore(packet_id, item)

@@ -81,7 +81,7 @@ def open_keys(tmp_path: Path) -> Iterator[OpenKeys]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_says_what_the_log_says_however_it_was_written(seed: int, open_keys: OpenKeys) -> None:
+def test_key_index_agrees_with_the_log_however_it_was_written(seed: int, open_keys: OpenKeys) -> None:
     rng = random.Random(seed)
     log = random_log(rng)
     keys = open_keys("a")

@@ -33,7 +33,7 @@ def said(module: object, data: bytes, types: bytes | None) -> str:
 
 
 @given(records, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3), st.booleans())
-def test_they_agree(fields: list[Fields], changes: list[tuple[int, int]], in_batch: bool) -> None:
+def test_plain_and_compiled_records_agree(fields: list[Fields], changes: list[tuple[int, int]], in_batch: bool) -> None:
     data = built(plain_records.RecordBatch(), fields)
     compiled = _records.RecordBatch()
     assert built(compiled, fields) == data
@@ -61,7 +61,7 @@ def test_parts_that_are_too_long() -> None:
 
 
 @given(st.lists(st.binary(max_size=30), max_size=5), st.binary(min_size=1, max_size=9), st.integers(0, 255))
-def test_they_make_the_same_messages(payloads: list[bytes], topic: bytes, flags: int) -> None:
+def test_plain_and_compiled_records_make_the_same_messages(payloads: list[bytes], topic: bytes, flags: int) -> None:
     made = plain_records.plain_messages(payloads, topic, flags)
     assert _records.plain_messages(payloads, topic, flags) == made
     fields: list[Fields] = [(1, flags, topic, b"", b"", b"", payload) for payload in payloads]
@@ -70,7 +70,9 @@ def test_they_make_the_same_messages(payloads: list[bytes], topic: bytes, flags:
 
 
 @given(st.lists(st.tuples(st.binary(max_size=30), st.binary(min_size=1, max_size=9), st.integers(0, 255)), max_size=5))
-def test_they_make_the_same_messages_of_many_topics(messages: list[tuple[bytes, bytes, int]]) -> None:
+def test_plain_and_compiled_records_make_the_same_messages_of_many_topics(
+    messages: list[tuple[bytes, bytes, int]],
+) -> None:
     payloads, heads = [payload for payload, *_ in messages], [(topic, flags) for _, topic, flags in messages]
     made = plain_records.plain_messages_of(payloads, heads)
     assert _records.plain_messages_of(payloads, heads) == made

@@ -42,7 +42,7 @@ def write(index: Index, retained: RetainedTopics) -> None:
     filters,
     st.integers(1, 5),
 )
-def test_it_finds_what_matches(
+def test_retained_search_finds_all_matching_topics(
     folders: Iterator[Path],
     stored: list[tuple[str, bool]],
     fresh: list[tuple[str, bool]],

@@ -378,7 +378,9 @@ BEHIND_A_SUBSCRIBE = [("subscribe", "d0", 0), ("publish", "d0", 4), ("lose", "d0
 @given(steps)
 @example([*BEHIND_A_SUBSCRIBE, ("start anew", "d0", 0)])
 @example([*BEHIND_A_SUBSCRIBE, ("connect", "d0", 0)])
-def test_what_is_promised_is_kept(clock: WallClock, disk: SlowDisk | None, steps: list[tuple[str, str, int]]) -> None:
+def test_sessions_keep_the_promises_of_mqtt(
+    clock: WallClock, disk: SlowDisk | None, steps: list[tuple[str, str, int]]
+) -> None:
     with world(clock, disk) as played:
         for step in [*START, *steps]:
             played.step(*step)

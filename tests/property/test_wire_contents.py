@@ -182,7 +182,7 @@ def test_by_the_thousand() -> None:
     assert FUZZED // 20 < good < FUZZED * 19 // 20
 
 
-def test_what_is_no_message_is_given_back() -> None:
+def test_records_that_are_no_messages_are_given_back() -> None:
     batch = RecordBatch()
     batch.append(RecordType.PROGRESS, b"1")
     batch.append(RecordType.MESSAGE, b"2", topic=b"t")

@@ -12,7 +12,7 @@ def test_each_stage_has_its_changes() -> None:
     assert all(stage in BrokerStage and why for changes in TRANSITIONS.values() for stage, why in changes.items())
 
 
-def test_it_is_ready_only_while_it_listens(bench: Bench) -> None:
+def test_gateway_is_ready_only_while_it_listens(bench: Bench) -> None:
     broker = bench.broker
     assert (broker.stage, broker.unready()) == (BrokerStage.STARTING, "not listening yet")
     broker.listening()

@@ -96,7 +96,7 @@ def test_readers_that_do_not_share_cost_something_for_each_message(
         assert [int(each) for each in reader.payloads()] == list(range(MESSAGES))
 
 
-def test_nobody_waits_until_a_crowd_was_sent_to(bench: Bench) -> None:
+def test_crowd_does_not_delay_other_clients(bench: Bench) -> None:
     """Sockets were not looked at before that: with 5,000 readers a PINGREQ waited for 35 to 54 ms."""
     publisher, other = bench.connect("p"), bench.connect("o")
     readers = crowd(bench, Slow, "a/+", 40)
@@ -126,7 +126,7 @@ def test_a_reader_of_a_crowd_has_its_answers_in_order_and_does_not_wait_for_the_
     assert readers[-1].received() == []
 
 
-def test_who_publishes_to_a_crowd_waits_until_it_was_sent_to(bench: Bench) -> None:
+def test_crowd_publisher_waits_until_the_crowd_was_sent_to(bench: Bench) -> None:
     publisher = bench.connect("p")
     readers = crowd(bench, Slow, "a/+", 40)
     publisher.feed(publishes(publisher, "a/b", 1))
@@ -144,7 +144,7 @@ def test_who_publishes_to_a_crowd_waits_until_it_was_sent_to(bench: Bench) -> No
         assert reader.payloads() == [b"0", b"next"]
 
 
-def test_who_publishes_to_a_crowd_does_not_wait_for_what_others_publish_later(bench: Bench) -> None:
+def test_crowd_publisher_does_not_wait_for_later_messages_of_others(bench: Bench) -> None:
     first, second = bench.connect("first"), bench.connect("second")
     crowd(bench, Slow, "a/+", 40)
     crowd(bench, Slow, "b/+", 40)
@@ -161,7 +161,7 @@ def test_who_publishes_to_a_crowd_does_not_wait_for_what_others_publish_later(be
     assert second.transport.is_reading()
 
 
-def test_who_left_is_not_listened_to_again(bench: Bench) -> None:
+def test_crowd_publisher_that_left_is_not_read_from_again(bench: Bench) -> None:
     publisher = bench.connect("p")
     readers = crowd(bench, Slow, "a/+", 40)
     publisher.feed(publishes(publisher, "a/b", 1))
@@ -208,7 +208,7 @@ def test_a_turn_that_took_in_much_delivers_in_the_next_one(bench: Bench, monkeyp
 
 
 @pytest.mark.skipif(not HAS_EPOLL, reason="this system has no epoll")
-def test_who_publishes_to_a_crowd_is_read_once_in_a_turn(bench: Bench) -> None:
+def test_crowd_publisher_is_read_once_in_a_turn(bench: Bench) -> None:
     """Else sends are twice as large, and each byte costs more."""
     readers = crowd(bench, Counting, "a/+", 40)
     if bench.broker.store.queues.weigh is None:

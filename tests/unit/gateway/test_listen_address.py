@@ -35,7 +35,7 @@ def test_an_address(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", BAD)
-def test_what_is_no_address(url: str) -> None:
+def test_invalid_listen_addresses_are_refused(url: str) -> None:
     with pytest.raises(ListenError, match="cannot listen there; use mqtt://"):
         ListenAddress.parse(url)
 
@@ -53,5 +53,5 @@ def test_beyond_loopback_somebody_has_to_say_who_may_connect(url: str) -> None:
     check_exposure(addresses, is_auth_configured=False, allow_anonymous=True)
 
 
-def test_what_only_this_machine_reaches() -> None:
+def test_loopback_addresses_need_no_authentication() -> None:
     check_exposure(tuple(map(ListenAddress.parse, LOCAL)), is_auth_configured=False, allow_anonymous=False)

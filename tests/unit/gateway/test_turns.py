@@ -73,14 +73,14 @@ def test_a_topic_of_a_store_elsewhere_is_new_once(bench: Bench) -> None:
     assert len(again) < len(first)
 
 
-def test_one_topic_takes_few_turns(bench: Bench) -> None:
+def test_messages_of_one_topic_take_few_turns(bench: Bench) -> None:
     client = bench.connect("c")
     assert len(messages_by_turn(bench, client, publishes(client, ["t"] * COUNT))) < 4
 
 
 @pytest.mark.parametrize("properties", [{}, {"response_topic": "r", "user_properties": (("penstock-receipt-", "no"),)}])
 @pytest.mark.parametrize("are_first", [True, False])
-def test_what_goes_to_many_queues_takes_more(bench: Bench, properties: dict[str, object], are_first: bool) -> None:
+def test_messages_for_many_queues_take_more_turns(bench: Bench, properties: dict[str, object], are_first: bool) -> None:
     """Also where the filters came while the topic was known."""
     client, reader = bench.connect("c"), bench.connect("reader")
     if not are_first:
@@ -223,7 +223,7 @@ def test_however_often_it_is_asked_for_one_turn_is_ended(bench: Bench) -> None:
     assert broker.turns == before + 1
 
 
-def test_one_long_turn_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_turns_do_not_follow_one_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long turn is followed by a look at the sockets in the loop's next turn, and then that comes first."""
     monkeypatch.setattr(ending, "LONG_S", 0.0)
     sockets = Sockets(bench.broker.turn, bench.broker.connections.read_buffer, lambda *_: None)
@@ -288,7 +288,7 @@ def test_retained_messages_count_as_what_they_take(bench: Bench) -> None:
     assert max(taken) <= 250
 
 
-def test_what_links_gathered_is_sent_for_a_bounded_time_in_one_turn(bench: Bench) -> None:
+def test_gathered_output_is_sent_for_a_bounded_time_in_one_turn(bench: Bench) -> None:
     """Ten clients were sent 4 MB each in one turn; what is left goes out before sockets are looked at again."""
     links = [bench.connect(f"r{number}") for number in range(4)]
     turn = bench.broker.turn
@@ -323,7 +323,7 @@ def test_what_links_gathered_is_sent_for_a_bounded_time_in_one_turn(bench: Bench
     assert not turn.unsent
 
 
-def test_nothing_is_asked_of_a_store_that_is_closed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_store_is_not_used_any_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Upkeep that goes on in the loop's next turn, what a connection's end leaves to be done, and a turn asked for."""
     client = bench.durable("a", session_expiry_interval=1)
     client.subscribe(*(f"t/{number}/+" for number in range(300)))

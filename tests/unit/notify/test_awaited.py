@@ -3,7 +3,7 @@
 from notify.steps import Awaited
 
 
-def test_it_calls_back_once_with_the_last_answer() -> None:
+def test_awaited_calls_back_once_with_the_last_answer() -> None:
     calls: list[str] = []
     awaited = Awaited(2, lambda: calls.append("all"))
     awaited.came()

@@ -15,7 +15,7 @@ class Work:
         return self.left > 0
 
 
-def test_one_step_in_a_turn_until_nothing_is_left() -> None:
+def test_steps_run_once_in_a_turn_until_nothing_is_left() -> None:
     loop, work = FakeLoop(), Work(5)
     steps = Steps(work.step, loop.call_soon)
     for _ in range(3):
@@ -28,7 +28,7 @@ def test_one_step_in_a_turn_until_nothing_is_left() -> None:
     assert work.done == 6
 
 
-def test_nothing_is_done_once_it_was_stopped() -> None:
+def test_steps_do_nothing_once_stopped() -> None:
     loop, work = FakeLoop(), Work(5)
     steps = Steps(work.step, loop.call_soon)
     steps.start()

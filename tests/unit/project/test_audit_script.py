@@ -26,7 +26,7 @@ def audited(tmp_path: Path, compiles: str = "", finds: str = "") -> subprocess.C
 
 
 @pytest.mark.parametrize(("failing", "asked"), [("compiles", "the package index"), ("finds", "run `make audit` where")])
-def test_what_cannot_be_reached_is_said_in_two_lines(tmp_path: Path, failing: str, asked: str) -> None:
+def test_audit_script_reports_an_unreachable_index_in_two_lines(tmp_path: Path, failing: str, asked: str) -> None:
     done = audited(tmp_path, **{failing: TRACE})
     lines = done.stderr.splitlines()
     assert done.returncode == 1
@@ -36,14 +36,14 @@ def test_what_cannot_be_reached_is_said_in_two_lines(tmp_path: Path, failing: st
     assert len(lines) == 2
 
 
-def test_what_is_found_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_audit_script_reports_findings_with_a_remedy(tmp_path: Path) -> None:
     done = audited(tmp_path, finds=FOUND)
     assert done.returncode == 1
     assert done.stderr.startswith(FOUND)
     assert "raise the bounds in pyproject.toml" in done.stderr
 
 
-def test_nothing_found(tmp_path: Path) -> None:
+def test_audit_script_without_findings(tmp_path: Path) -> None:
     done = audited(tmp_path)
     assert (done.returncode, done.stdout) == (0, "No known vulnerabilities found\n")
 

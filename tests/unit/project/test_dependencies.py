@@ -31,7 +31,7 @@ def test_every_dependency_has_a_lower_and_an_upper_bound(requirement: Requiremen
 
 
 @pytest.mark.parametrize("requirement", ALL)
-def test_what_is_installed_is_within_the_bounds(requirement: Requirement) -> None:
+def test_installed_packages_are_within_the_bounds(requirement: Requirement) -> None:
     try:
         installed = version(requirement.name)
     except PackageNotFoundError:

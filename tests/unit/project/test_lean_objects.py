@@ -10,7 +10,7 @@ from tests.support.store_protocol_bench import WireBench
 MOST_ATTRIBUTES = 29  # of an object without __slots__; with one more CPython 3.11 keeps them in a dict of its own
 
 
-def test_what_a_frame_goes_through_has_few_attributes(tmp_path: Path) -> None:
+def test_objects_on_the_way_of_a_frame_have_few_attributes(tmp_path: Path) -> None:
     bench = WireBench(tmp_path)
     talk = bench.connect("gw-1")
     peer = talk.conversation.peer

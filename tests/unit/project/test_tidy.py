@@ -164,7 +164,7 @@ def test_no_folder_is_a_place_for_leftovers() -> None:
     assert [folder for folder in folders if FORBIDDEN_FOLDERS & set(folder.parts)] == []
 
 
-def test_nothing_manages() -> None:
+def test_manager_does_not_end_a_name() -> None:
     named = [
         place(path, number)
         for path in source_files()

@@ -53,7 +53,9 @@ def topics(client: Client) -> list[str]:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("is_back_first", [False, True])
-def test_what_is_in_flight_is_not_sent_again(bench: Bench, qos: int, is_back_first: bool) -> None:
+def test_in_flight_messages_are_not_sent_again_once_reading_is_forbidden(
+    bench: Bench, qos: int, is_back_first: bool
+) -> None:
     client = bench.durable("d")
     client.subscribe("secret/#", "open", qos=qos)
     publisher = bench.connect("p")
@@ -130,7 +132,7 @@ def test_retained_messages_that_were_not_sent_so_far(bench: Bench, kept: bool, i
     assert topics(client) == ["open"]
 
 
-def test_what_was_in_flight_when_the_client_unsubscribed_is_sent_again_if_it_may_be_read(bench: Bench) -> None:
+def test_in_flight_messages_of_an_ended_subscription_are_sent_again_if_readable(bench: Bench) -> None:
     client = bench.durable("d")
     client.subscribe("secret/#", "open", qos=1)
     publisher = bench.connect("p")

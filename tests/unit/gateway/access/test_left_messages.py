@@ -132,7 +132,7 @@ def step(bench: Bench, now_s: float) -> None:
     bench.run()
 
 
-def test_nothing_is_sent_that_no_gateway_has_judged(bench: Bench) -> None:
+def test_wills_and_delayed_messages_wait_until_a_gateway_has_judged_them(bench: Bench) -> None:
     """And what need not be judged does not wait behind it."""
     client = bench.connect("d", user="a")
     client.publish_whole("$delayed/10/gone/a", b"late", qos=1)
@@ -151,7 +151,7 @@ def test_nothing_is_sent_that_no_gateway_has_judged(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_waits_is_asked_about_again(bench: Bench, restarts: bool) -> None:
+def test_unanswered_wills_and_delayed_messages_are_asked_about_again(bench: Bench, restarts: bool) -> None:
     """Whether a gateway gives no answer, or the process is killed meanwhile."""
     bench.connect("d", user="a").publish_whole("$delayed/10/gone/a", b"late", qos=1)
     hanging = Hanging()
@@ -181,7 +181,7 @@ def test_a_delayed_message_that_is_cancelled_while_it_waits(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("kind", ["user", "client_id"])
-def test_what_a_banned_client_left(bench: Bench, kind: BanKind) -> None:
+def test_wills_and_delayed_messages_of_a_banned_client_are_not_sent(bench: Bench, kind: BanKind) -> None:
     bench.connect("d", user="a").publish_whole("$delayed/10/open", b"late", qos=1)
     bench.connect("e", user="b").publish_whole("$delayed/10/open", b"of b", qos=1)
     bench.hub.bans.set(BanSet(kind, {"user": "a", "client_id": "d"}[kind], reason="r", set_by="op"))
@@ -210,7 +210,7 @@ def test_in_a_namespace(bench: Bench, is_reloaded: bool) -> None:
     assert {record.topic.split(b"/")[0] for record in bench.stored()} == {b"$ns:acme"}
 
 
-def test_what_was_left_before_is_sent_as_it_was(bench: Bench) -> None:
+def test_wills_and_delayed_messages_of_older_gateways_are_sent(bench: Bench) -> None:
     """Records of an older gateway do not say who left them."""
     batch = RecordBatch()
     will = WillState("gone/will", b"will", 1, False, b"", 0)

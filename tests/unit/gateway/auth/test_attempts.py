@@ -218,7 +218,7 @@ def test_the_slow_lane_has_half_of_the_slots_and_is_not_starved() -> None:
     assert len(order) == 18
 
 
-def test_what_is_cancelled_does_not_begin() -> None:
+def test_cancelled_jobs_do_not_begin() -> None:
     work = Work(1)
     jobs = [work.put(HERE, f"u{number}") for number in range(4)]
     jobs[0].cancel()  # it has begun
@@ -243,7 +243,7 @@ class Slow:
         self.asked.append((credentials.username or "", answer))
 
 
-def test_what_is_remembered_neither_waits_nor_is_limited(clock: Clock) -> None:
+def test_remembered_logins_neither_wait_nor_are_limited(clock: Clock) -> None:
     counted, inner = attempts(clock, max_failures=1), Slow()
     limited = Limited(inner, counted, FairQueue(1, lambda _: None))
     answers: list[Verdict] = []
@@ -255,7 +255,7 @@ def test_what_is_remembered_neither_waits_nor_is_limited(clock: Clock) -> None:
     assert [user for user, _ in inner.asked] == ["a"]
 
 
-def test_who_was_put_before_the_limit_was_reached_is_refused_in_his_turn_a_few_at_a_time(clock: Clock) -> None:
+def test_logins_queued_before_the_limit_was_reached_are_refused_a_few_at_a_time(clock: Clock) -> None:
     counted, inner = attempts(clock, max_failures=2), Slow()
     later: list[Callable[[], None]] = []
     limited = Limited(inner, counted, FairQueue(1, later.append))

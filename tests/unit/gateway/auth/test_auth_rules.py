@@ -204,7 +204,7 @@ def test_no_more_is_granted_than_the_rate_and_one_burst(per_s: int, steps: list[
     assert used <= per_s * (now_s + 1.0) + 1
 
 
-def test_what_was_taken_too_much_is_paid_back() -> None:
+def test_bucket_debt_is_paid_back_first() -> None:
     bucket = Bucket(10, 1.0, 0.0)
     granted, pause_s = grant([bucket], -30, 64, 0.0)
     assert granted == 0
@@ -238,7 +238,7 @@ def test_a_user_has_one_line() -> None:
         parse_passwords(line * 2)
 
 
-def test_what_counts_as_authentication() -> None:
+def test_settings_that_count_as_authentication() -> None:
     assert not is_auth_configured(AuthSettings(allow_anonymous=True, permissions_file=Path("x")))
     assert is_auth_configured(AuthSettings(password_file=Path("x")))
     assert is_auth_configured(AuthSettings(http_connect_url="http://x"))

@@ -92,7 +92,7 @@ def test_automatic_bans_are_told() -> None:
 @pytest.mark.parametrize(
     ("kind", "value"), [("address", "eve"), ("address", ""), ("user", ""), ("address", "1.2.3.4/33")]
 )
-def test_what_cannot_be_banned_is_an_error(kind: BanKind, value: str) -> None:
+def test_ban_of_an_invalid_value_is_an_error(kind: BanKind, value: str) -> None:
     with pytest.raises(AuthError):
         Bans().ban(kind, value, None, "test")
 

@@ -74,7 +74,7 @@ def plain(rules: tuple[Rule, ...], username: str, client_id: str, topic: str) ->
 @example([("deny", ["a/%u/b"])], "u", "c", "a/#")
 @example([("deny", ["a/b"])], "u", "c", "$dead/g/a/b")
 @example([("allow", ["a/%u"])], "u", "c", "$dead/g/a/u")
-def test_what_is_passed_over_would_not_have_decided(
+def test_skipped_patterns_would_not_have_decided(
     rules: list[tuple[str, list[str]]], username: str, client_id: str, topic: str
 ) -> None:
     parsed = tuple(parse_rules([{verb: ["publish"], "topics": topics} for verb, topics in rules], 100))

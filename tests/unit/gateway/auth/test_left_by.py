@@ -43,7 +43,7 @@ def table(*users: str) -> PasswordTable:
     return parse_passwords("".join(f"{user}:$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$aGFzaGhhc2g\n" for user in users))
 
 
-def test_who_left_it() -> None:
+def test_left_by_names_the_client_that_is_judged_when_due() -> None:
     access = access_of(parts())
     assert left_by(None, Identity("a"), "c", "a/t", False) == b""
     assert left_by(access, None, "c", "a/t", False) == b""
@@ -57,7 +57,7 @@ def test_who_left_it() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x90", b"\x91\x01", b"\x91\xa1\xff"])
-def test_what_cannot_be_read_is_not_sent(data: bytes) -> None:
+def test_messages_with_unreadable_left_by_are_not_sent(data: bytes) -> None:
     assert decode(data) is None
     answers: list[Any] = []
     refused: Counter[str] = Counter()
@@ -68,7 +68,7 @@ def test_what_cannot_be_read_is_not_sent(data: bytes) -> None:
     assert refused == {"left": 1}
 
 
-def test_who_left_it_at_the_store() -> None:
+def test_left_by_of_store_clients_names_user_and_own_rules() -> None:
     access = access_of(parts())
     assert decode(left_by_client(access, Identity("a"))) == LeftBy("a", is_client=True)
     assert decode(left_by_client(access, Identity("a", rules=OWN))) == LeftBy("a", own=3, is_client=True)
@@ -113,7 +113,7 @@ def test_a_key_that_is_gone() -> None:
     assert judged(by) == REFUSED
 
 
-def test_what_the_clients_own_rules_allowed_counts_still() -> None:
+def test_left_messages_are_judged_by_the_clients_own_rules_too() -> None:
     by = encode(LeftBy("x", own=PUBLISH))
     assert judged(by, "own/t") == MAX_QOS
     assert judged(by, "own/t", retain=True) == REFUSED  # that was the file's
@@ -131,7 +131,7 @@ class Elsewhere:
 
 
 @pytest.mark.parametrize("answer", [1, REFUSED, UNANSWERED])
-def test_who_is_asked_elsewhere(answer: int) -> None:
+def test_left_messages_of_users_elsewhere_are_judged_by_that_server(answer: int) -> None:
     assert judged(encode(LeftBy("a")), "b/t", source=Elsewhere(answer)) == answer
 
 
@@ -165,7 +165,7 @@ def left(gateway: Gateway) -> LeftMessages:
     return left
 
 
-def test_one_question_at_a_time(left: LeftMessages, gateway: Gateway) -> None:
+def test_left_messages_are_asked_about_in_one_question_at_a_time(left: LeftMessages, gateway: Gateway) -> None:
     names = [(1, number) for number in range(AT_A_TIME + 2)]
     left.ask({name: message(name[1]) for name in names}, 0.0)
     left.ask({(2, 0): message(0)}, 0.0)
@@ -181,7 +181,7 @@ def test_one_question_at_a_time(left: LeftMessages, gateway: Gateway) -> None:
     assert len(left) == 0
 
 
-def test_what_is_not_answered_is_asked_again_later_and_behind_others(left: LeftMessages, gateway: Gateway) -> None:
+def test_unanswered_left_messages_are_asked_about_later_and_after_others(left: LeftMessages, gateway: Gateway) -> None:
     left.ask({(1, number): message(number) for number in range(3)}, 0.0)
     left.ask({(2, 0): message(9)}, 0.0)  # while a question is open
     gateway.asked[0][1]([None, True])

@@ -24,7 +24,7 @@ def filters(draw: st.DrawFn) -> str:
 
 
 @given(filters(), filters(), TOPICS)
-def test_what_covers_another_matches_all_that_it_matches(wide: str, narrow: str, topic: str) -> None:
+def test_covering_filter_matches_every_topic_of_the_covered_one(wide: str, narrow: str, topic: str) -> None:
     if Filter.parse(wide).covers(Filter.parse(narrow)) and matches(narrow, topic):
         assert matches(wide, topic)
 
@@ -197,7 +197,7 @@ def test_the_rules_in_the_documentation_say_what_it_says() -> None:
         ('[[rule]]\nallow = ["subscribe"]\ntopics = ["a"]\ngroups = ["a/b"]', "is no share name"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, complaint: str) -> None:
+def test_permissions_file_errors_name_the_fault(text: str, complaint: str) -> None:
     with pytest.raises(AuthError) as raised:
         parse_permissions(tomllib.loads(text))
     assert complaint in str(raised.value)

@@ -70,7 +70,7 @@ def test_rules_that_are_for_everybody_are_few() -> None:
         (float("nan"), "are a list"),
     ],
 )
-def test_what_a_client_brings_is_bounded(rules: Any, complaint: str) -> None:
+def test_own_rules_of_a_client_are_bounded(rules: Any, complaint: str) -> None:
     with pytest.raises(AuthError, match=complaint):
         parse_own_rules(rules, 100)
     assert len(parse_own_rules([rule(["a"])] * 100, 100)) == 100

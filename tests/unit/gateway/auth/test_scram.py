@@ -50,7 +50,7 @@ def test_a_user_who_comes_does_not_change_them() -> None:
     assert challenge(before, "nobody") == challenge(after, "nobody")
 
 
-def test_another_file_has_others() -> None:
+def test_scram_challenges_of_unknown_users_depend_on_the_file() -> None:
     assert challenge(table(ALICE), "nobody") != challenge(table(ScramVerifier.of("x").text()), "nobody")
 
 

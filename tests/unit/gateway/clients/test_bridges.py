@@ -25,7 +25,7 @@ def bridge(bench: Bench, client_id: str = "bridge", clean_start: bool = True, **
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_nothing_goes_back_to_the_bridge_that_it_came_from(bench: Bench, qos: int) -> None:
+def test_bridge_does_not_get_its_own_messages_back(bench: Bench, qos: int) -> None:
     one, other, device = bridge(bench, "one"), bridge(bench, "other"), bench.connect("device")
     one.subscribe("#", qos=qos)
     other.subscribe("#", qos=qos)
@@ -60,7 +60,7 @@ def test_a_bridge_stays_one_while_it_is_away_and_the_server_starts_again(bench: 
     assert (message.payload, message.retain) == (b"other", True)
 
 
-def test_another_client_of_mqtt_3_1_1_gets_its_own_messages(bench: Bench) -> None:
+def test_ordinary_mqtt_3_1_1_client_gets_its_own_messages(bench: Bench) -> None:
     client = bench.connect("device", 4)
     client.subscribe("#")
     client.publish("t", b"own", retain=True)
@@ -89,7 +89,7 @@ def test_the_will_of_a_bridge_about_itself_is_taken_and_dropped(bench: Bench, ve
     assert bench.stored() == []
 
 
-def test_it_needs_no_permission(start_bench: StartBench) -> None:
+def test_bridge_state_will_needs_no_permission(start_bench: StartBench) -> None:
     """Nothing comes of it, so there is nothing to be allowed."""
     bench = start_bench(
         access=access_of(AccessParts((), permissions=parse_permissions({"rule": [RULE]}), allow_anonymous=True))
@@ -101,7 +101,7 @@ def test_it_needs_no_permission(start_bench: StartBench) -> None:
 
 
 @pytest.mark.parametrize("topic", ["$SYS/broker/uptime", "$SYS/broker/connection/x", "$SYS/x/state", "$dead/g/a"])
-def test_another_will_there_is_refused(bench: Bench, topic: str) -> None:
+def test_will_on_another_sys_topic_is_refused(bench: Bench, topic: str) -> None:
     client = bench.client(4)
     client.send(Connect("bridge", 4, is_bridge=True, will=Will(topic, b"0")))
     assert client.one(ConnAck).reason_code is ReasonCode.NOT_AUTHORIZED

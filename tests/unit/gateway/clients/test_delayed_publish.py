@@ -12,7 +12,7 @@ VERSIONS = pytest.mark.parametrize("version", [4, 5])
 
 @VERSIONS
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_it_comes_when_it_is_due_and_not_before(bench: Bench, version: int, qos: int) -> None:
+def test_delayed_message_comes_when_it_is_due_and_not_before(bench: Bench, version: int, qos: int) -> None:
     subscriber = bench.connect("s", version)
     subscriber.subscribe("line/#", qos=2)
     everything = bench.connect("all", version)
@@ -45,7 +45,7 @@ def test_a_durable_session_gets_it_after_a_restart(bench: Bench, version: int) -
 
 
 @VERSIONS
-def test_it_is_retained_when_it_is_due(bench: Bench, version: int) -> None:
+def test_delayed_message_is_retained_when_it_is_due(bench: Bench, version: int) -> None:
     bench.connect("c", version).publish_whole("$delayed/30/line/7", b"later", 1, retain=True)
     early = bench.connect("early", version)
     early.subscribe("line/7")
@@ -96,7 +96,7 @@ def test_a_qos_2_one_is_stored_once(bench: Bench) -> None:
     assert subscriber.take() == [b"x"]
 
 
-def test_it_is_acknowledged_once_it_is_safe(start_bench: StartBench, disk: SlowDisk) -> None:
+def test_delayed_message_is_acknowledged_once_it_is_safe(start_bench: StartBench, disk: SlowDisk) -> None:
     bench = start_bench("sync")
     client = bench.connect("c")
     client.publish("$delayed/30/t", b"x", 1)
@@ -122,7 +122,7 @@ def test_a_name_that_is_none(bench: Bench, version: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["$delayed/5/$SYS/x", "$delayed/5/$delayed/5/t", "$delayed", "$dead/5/t"])
-def test_what_is_the_server_s_own_stays_so(bench: Bench, name: str) -> None:
+def test_delayed_publish_to_the_servers_topics_is_refused(bench: Bench, name: str) -> None:
     client = bench.connect("c")
     client.publish(name, b"x", 1)
     assert client.one(PubAck).reason_code == ReasonCode.NOT_AUTHORIZED

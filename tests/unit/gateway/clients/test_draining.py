@@ -88,7 +88,7 @@ def test_without_time_nobody_is_waited_for(start_bench: StartBench) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_in_flight_may_be_acknowledged(bench: Bench, qos: int) -> None:
+def test_draining_waits_for_acknowledgements_of_in_flight_messages(bench: Bench, qos: int) -> None:
     subscriber, publisher = bench.durable("s", receive_maximum=2), bench.connect("p")
     subscriber.subscribe("t", qos=qos)
     publisher.publish_whole("t", b"1", qos)
@@ -106,7 +106,7 @@ def test_what_is_in_flight_may_be_acknowledged(bench: Bench, qos: int) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_nothing_new_is_begun_and_nothing_is_lost(bench: Bench, qos: int) -> None:
+def test_draining_begins_no_new_delivery_and_loses_nothing(bench: Bench, qos: int) -> None:
     subscriber, others, publisher = bench.durable("s"), [bench.connect(f"c{i}") for i in range(3)], bench.connect("p")
     subscriber.subscribe("t", qos=qos)
     publisher.publish_whole("t", b"1", qos)
@@ -125,7 +125,9 @@ def test_nothing_new_is_begun_and_nothing_is_lost(bench: Bench, qos: int) -> Non
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_was_published_is_answered_first(start_bench: StartBench, disk: SlowDisk, qos: int) -> None:
+def test_draining_answers_published_messages_before_the_disconnect(
+    start_bench: StartBench, disk: SlowDisk, qos: int
+) -> None:
     bench = start_bench("sync")
     disk.finish()
     publisher = bench.connect("p")
@@ -145,7 +147,7 @@ def test_what_was_published_is_answered_first(start_bench: StartBench, disk: Slo
     assert [record.payload for record in bench.stored()] == [b"1"]
 
 
-def test_who_does_not_take_the_goodbye_is_cut_off(bench: Bench) -> None:
+def test_draining_cuts_off_clients_that_do_not_read_the_disconnect(bench: Bench) -> None:
     client = bench.connect("a")
     bench.broker.drain(ELSEWHERE)
     go_on(bench)
@@ -168,7 +170,7 @@ def test_where_to_go_on(start_bench: StartBench) -> None:
     assert (goodbye.reason_code, goodbye.properties.server_reference) == (ELSEWHERE, "other.example:1883")
 
 
-def test_who_goes_by_itself_is_not_waited_for(bench: Bench) -> None:
+def test_draining_does_not_wait_for_clients_that_left(bench: Bench) -> None:
     clients = [bench.connect(f"c{i}") for i in range(3)]
     bench.broker.drain(ELSEWHERE, 1)
     leave(*clients)

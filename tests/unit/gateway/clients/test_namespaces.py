@@ -62,12 +62,12 @@ def test_names_say_their_namespace() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", "a/b", "a$", "a:b", "-a", "ä", "a" * 33, "a\n"])
-def test_what_no_namespace_is_called(name: str) -> None:
+def test_invalid_names_of_namespaces(name: str) -> None:
     assert not is_namespace(name)
 
 
 @pytest.mark.parametrize("name", ["$ns:", "$ns:acme/a", "$ns:x$SYS", "$share/$ns:acme:g/a", "$share/g/$ns:acme/#"])
-def test_what_nobody_may_name(name: str) -> None:
+def test_reserved_names_of_clients(name: str) -> None:
     assert is_reserved(name)
 
 
@@ -88,7 +88,7 @@ def test_messages_stay_in_their_namespace(bench: Bench, first: str, other: str) 
     assert len(found) >= 3 if first == other else not found
 
 
-def test_one_subscriber_or_many_see_the_same_topics(bench: Bench) -> None:
+def test_namespace_topics_look_the_same_to_one_subscriber_or_many(bench: Bench) -> None:
     readers = [bench.connect(f"r{i}", version=version, namespace="acme") for i, version in enumerate((4, 4, 5, 5))]
     aliased = bench.connect("aliased", namespace="acme", topic_alias_maximum=10)
     for reader in (*readers, aliased):
@@ -115,7 +115,7 @@ def test_a_topic_that_was_just_taken_from_a_tenant_is_not_let_in_from_others(ben
 
 
 @pytest.mark.parametrize("namespace", ["", "beta"])
-def test_nobody_publishes_into_another_namespace(bench: Bench, namespace: str) -> None:
+def test_publish_into_another_namespace_is_impossible(bench: Bench, namespace: str) -> None:
     reader = bench.connect("reader", namespace="acme")
     for topic_filter in ("#", "$dead/#", "$SYS/#", "+/+", "$delayed/#", "$ns/#"):
         reader.subscribe(topic_filter, qos=1)
@@ -135,7 +135,7 @@ def test_nobody_publishes_into_another_namespace(bench: Bench, namespace: str) -
 
 
 @pytest.mark.parametrize("namespace", ["", "beta"])
-def test_nobody_subscribes_in_another_namespace(bench: Bench, namespace: str) -> None:
+def test_subscription_to_another_namespace_is_refused(bench: Bench, namespace: str) -> None:
     thief = bench.connect("thief", namespace=namespace, session_expiry_interval=100)
     filters = ("$ns:acme/#", "$ns:acme/+", "$ns:acme$dead/#", "$share/g/$ns:acme/#", "$share/$ns:acme:g/a", "$ns:/#")
     for topic_filter in filters:
@@ -149,7 +149,7 @@ def test_nobody_subscribes_in_another_namespace(bench: Bench, namespace: str) ->
 
 
 @pytest.mark.parametrize("namespace", ["", "beta"])
-def test_nobody_takes_a_session_of_another_namespace(bench: Bench, namespace: str) -> None:
+def test_session_of_another_namespace_cannot_be_taken_over(bench: Bench, namespace: str) -> None:
     owner = bench.connect("c", namespace="acme", session_expiry_interval=100)
     owner.subscribe("a", qos=1)
     thief = Client(bench, 5, namespace)
@@ -199,7 +199,7 @@ def test_sessions_wills_and_retained_messages_are_apart(bench: Bench) -> None:
         assert back.one(UnsubAck).reason_codes == (ReasonCode.SUCCESS, ReasonCode.NO_SUBSCRIPTION_EXISTED)
 
 
-def test_what_a_log_has_of_foreign_subscriptions_is_not_heeded(bench: Bench) -> None:
+def test_foreign_subscriptions_in_the_log_are_ignored(bench: Bench) -> None:
     """A log from before namespaces may have such a filter."""
     owner = bench.connect("old", session_expiry_interval=100)
     bench.broker.journal.record(Subscribed("old", [SubscriptionState("$ns:acme/#", 1), SubscriptionState("b", 1)]))

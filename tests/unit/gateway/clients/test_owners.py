@@ -81,13 +81,15 @@ def connack(bench: Bench, user: str, client_id: str = "d", version: int = 5, **f
     (Claimant("a", reads=("x", "y"), adopts_anonymous=True), "b", ClaimDenied()),
     (Claimant(), "b", None),
 ])  # fmt: skip
-def test_who_may_have_a_session(claimant: Claimant, owner: str | None, expected: ClaimDenied | None) -> None:
+def test_session_claims_are_refused_by_owner_and_filters(
+    claimant: Claimant, owner: str | None, expected: ClaimDenied | None
+) -> None:
     assert refusal(claimant, owner, ("x", "y")) == expected
 
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("clean_start", [False, True])
-def test_another_user_gets_nothing_and_disturbs_nothing(bench: Bench, version: int, clean_start: bool) -> None:
+def test_session_of_another_user_is_refused_and_not_disturbed(bench: Bench, version: int, clean_start: bool) -> None:
     owner = bench.connect("d", user="a", will=Will("a/will", b"gone"), **DURABLE)
     owner.subscribe("a/#", qos=1)
     for user in ("b", "", "root"):
@@ -136,7 +138,7 @@ def test_anonymous_clients_are_an_owner_of_their_own(bench: Bench) -> None:
     assert connack(bench, "", **DURABLE).session_present
 
 
-def test_who_waits_behind_another_gateway_is_judged_as_well(bench: Bench) -> None:
+def test_session_owner_is_checked_while_another_gateway_has_the_session(bench: Bench) -> None:
     """The session is at another gateway, and its user waits for it here; so does another one."""
     other = LocalStore.join(bench.hub, "other")
     answers: list[object] = []
@@ -182,7 +184,7 @@ def test_an_old_session_is_for_the_first_user_who_may_read_all_of_it(
 
 
 @pytest.mark.parametrize("allow_anonymous", [False, True])
-def test_what_anonymous_clients_left_is_adopted_where_none_may_come_in(
+def test_anonymous_sessions_are_adopted_only_if_anonymous_clients_are_refused(
     start_bench: StartBench, allow_anonymous: bool
 ) -> None:
     bench = start_bench(access=access())
@@ -248,7 +250,7 @@ def test_an_assigned_session_stays_so_whatever_was_on_its_way(bench: Bench) -> N
     assert state.user == "b"
 
 
-def test_who_waits_for_a_session_that_is_given_to_another_is_told(bench: Bench) -> None:
+def test_client_waiting_for_a_session_is_refused_when_it_is_assigned_to_another_user(bench: Bench) -> None:
     bench.connect("d", user="a", **DURABLE).lose()
     other = LocalStore.join(bench.hub, "other")
     answers: list[object] = []

@@ -11,7 +11,7 @@ from tests.unit.conftest import StartBench
 NOT_UTF8 = b"\xc3\x28"
 
 
-def test_it_is_not_checked_unless_that_is_set(bench: Bench) -> None:
+def test_payload_format_is_not_checked_by_default(bench: Bench) -> None:
     client = bench.connect("a")
     client.publish_whole("t", NOT_UTF8, 1, payload_format_indicator=1)
     assert len(bench.stored()) == 1

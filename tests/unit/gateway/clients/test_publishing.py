@@ -101,7 +101,7 @@ def test_acknowledgements_keep_their_order(bench: Bench) -> None:
 @pytest.mark.mqtt("MQTT-4.3.2-4", "MQTT-4.3.3-8")
 @VERSIONS
 @pytest.mark.catalogue("G23")
-def test_nothing_is_acknowledged_before_it_is_safe(start_bench: StartBench, disk: SlowDisk, version: int) -> None:
+def test_publish_is_not_acknowledged_before_it_is_safe(start_bench: StartBench, disk: SlowDisk, version: int) -> None:
     bench = start_bench("sync")
     client = bench.connect("a", version)
     client.publish("t", b"1", qos=1)
@@ -258,7 +258,7 @@ def test_a_turn_that_grows_large_is_stored_in_parts(bench: Bench) -> None:
     assert all(client.received() == [PubRec(1)] for client in clients)
 
 
-def test_one_turn_of_everything(bench: Bench) -> None:
+def test_connect_publish_and_receive_in_one_turn(bench: Bench) -> None:
     """CONNECT, publishing and receiving by several clients, before the loop comes round."""
     away = bench.durable("away")
     away.subscribe("t", qos=0)
@@ -336,7 +336,7 @@ def test_an_end_that_was_not_stored_is_not_told_of_a_session_that_goes_on(
 
 
 @VERSIONS
-def test_what_a_full_store_did_not_let_out_is_sent_later(
+def test_qos2_message_withheld_by_a_full_store_is_sent_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     """A message of QoS 2 is read, but the log takes no word of its being in flight, and then that the session ended."""

@@ -41,7 +41,7 @@ def test_messages_of_each_qos_share_an_alias(bench: Bench, durable: bool) -> Non
     assert named(client) == [(LONG, 1, b"0"), ("", 1, b"1"), ("", 1, b"2")]
 
 
-def test_what_waits_for_the_disk_sets_no_alias(start_bench: StartBench, disk: SlowDisk) -> None:
+def test_messages_that_wait_for_the_disk_set_no_alias(start_bench: StartBench, disk: SlowDisk) -> None:
     """Something that is sent before it would be named by an alias that the client does not know."""
     bench = start_bench("sync")
     disk.finish()
@@ -63,7 +63,7 @@ def test_what_waits_for_the_disk_sets_no_alias(start_bench: StartBench, disk: Sl
 
 @pytest.mark.mqtt("MQTT-3.1.2-27")
 @pytest.mark.parametrize("version", [4, 5])
-def test_who_takes_none_gets_none(start_bench: StartBench, version: int) -> None:
+def test_topic_aliases_are_not_sent_to_clients_without_alias_maximum(start_bench: StartBench, version: int) -> None:
     bench = start_bench()
     client, publisher = bench.connect("a", version), bench.connect("b")
     client.subscribe("#")

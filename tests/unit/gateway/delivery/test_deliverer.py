@@ -425,7 +425,7 @@ def finish_quietly(client: Client, message: Publish) -> None:
 @pytest.mark.mqtt("MQTT-3.3.2-5")
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_is_too_old_is_not_delivered(bench: Bench, publisher: Client, qos: int, restart: bool) -> None:
+def test_expired_messages_are_not_delivered(bench: Bench, publisher: Client, qos: int, restart: bool) -> None:
     client = bench.durable("a")
     client.subscribe("t", qos=qos)
     client.lose()
@@ -441,7 +441,7 @@ def test_what_is_too_old_is_not_delivered(bench: Bench, publisher: Client, qos: 
 
 @pytest.mark.mqtt("MQTT-4.3.3-7")
 @pytest.mark.parametrize(("qos", "again"), [(1, [b"2"]), (2, [b"1", b"2"])])
-def test_what_expires_in_flight(bench: Bench, publisher: Client, qos: int, again: list[bytes]) -> None:
+def test_expiry_of_messages_in_flight(bench: Bench, publisher: Client, qos: int, again: list[bytes]) -> None:
     """A QoS 2 message that was sent once expires no more [MQTT-4.3.3-7]: the client may have its identifier."""
     client = bench.durable("a")
     client.subscribe("t", qos=qos)
@@ -481,7 +481,7 @@ def test_subscription_requests_of_one_packet_are_each_their_own(bench: Bench, pu
     assert (message.payload, message.qos, message.retain) == (b"kept", 2, True)
 
 
-def test_what_is_more_than_one_range_comes_as_well(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_beyond_one_range_are_delivered_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has to wait for the queue to grow once more."""
     monkeypatch.setattr("gateway.delivery.deliverer.RANGE_RECORDS", 3)
     readers = [bench.connect(f"reader-{qos}") for qos in range(3)]

@@ -32,7 +32,7 @@ def test_other_topics_with_a_dollar_are_delivered_but_not_to_leading_wildcards(
     assert late.payloads() == [b"1"]
 
 
-def test_they_can_be_refused(start_bench: StartBench) -> None:
+def test_dollar_topics_can_be_refused(start_bench: StartBench) -> None:
     bench = start_bench(dollar_topics=False)
     publisher, will = bench.connect("publisher"), bench.client()
     publisher.publish("$foo/x", b"1", qos=1)

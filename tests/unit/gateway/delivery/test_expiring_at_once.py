@@ -17,7 +17,9 @@ def publisher(bench: Bench) -> Client:
 @pytest.mark.mqtt("MQTT-3.3.2-5", "MQTT-3.3.2-6")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("topic_filter", ["t", "#", "$share/g/t"])
-def test_who_is_there_gets_it(bench: Bench, publisher: Client, qos: int, topic_filter: str) -> None:
+def test_message_expiring_at_once_reaches_connected_clients(
+    bench: Bench, publisher: Client, qos: int, topic_filter: str
+) -> None:
     client, old = bench.durable("a"), bench.connect("b", 4)
     client.subscribe(topic_filter, qos=qos)
     old.subscribe("t", qos=qos)
@@ -30,7 +32,7 @@ def test_who_is_there_gets_it(bench: Bench, publisher: Client, qos: int, topic_f
 
 @pytest.mark.mqtt("MQTT-3.3.2-5")
 @pytest.mark.parametrize("qos", [1, 2])
-def test_who_is_away_does_not(bench: Bench, publisher: Client, qos: int) -> None:
+def test_message_expiring_at_once_does_not_reach_absent_sessions(bench: Bench, publisher: Client, qos: int) -> None:
     client = bench.durable("a")
     client.subscribe("t", qos=qos)
     client.lose()
@@ -41,7 +43,7 @@ def test_who_is_away_does_not(bench: Bench, publisher: Client, qos: int) -> None
 
 
 @pytest.mark.mqtt("MQTT-3.3.2-5")
-def test_who_was_connected_and_took_nothing_for_a_second_does_not(bench: Bench, publisher: Client) -> None:
+def test_message_expiring_at_once_is_dropped_for_clients_with_a_full_window(bench: Bench, publisher: Client) -> None:
     client = bench.durable("a", receive_maximum=1)
     client.subscribe("t", qos=1)
     for payload in (b"1", b"2", b"3"):
@@ -52,7 +54,7 @@ def test_who_was_connected_and_took_nothing_for_a_second_does_not(bench: Bench, 
 
 @pytest.mark.mqtt("MQTT-3.3.2-5")
 @pytest.mark.parametrize("expiry_s", [0, 3_600])
-def test_it_is_retained_for_nobody(bench: Bench, publisher: Client, expiry_s: int) -> None:
+def test_message_expiring_at_once_is_not_retained(bench: Bench, publisher: Client, expiry_s: int) -> None:
     there = bench.connect("there", session_expiry_interval=expiry_s)
     there.subscribe("t")
     late = bench.connect("late", session_expiry_interval=expiry_s)
@@ -69,7 +71,7 @@ def test_a_will_is_sent_so_as_well(bench: Bench) -> None:
     assert heir.payloads() == [b"1"]
 
 
-def test_one_that_was_delayed_is_for_those_who_are_there_when_it_is_due(bench: Bench, publisher: Client) -> None:
+def test_delayed_message_expiring_at_once_reaches_clients_connected_when_due(bench: Bench, publisher: Client) -> None:
     client = bench.connect("a")
     client.subscribe("t")
     publisher.publish_whole("$delayed/5/t", b"1", 1, message_expiry_interval=0)

@@ -64,7 +64,7 @@ def test_without_the_setting_no_message_has_it(bench: Bench) -> None:
     assert live_topics(bench) == {"live/a": False}
 
 
-def test_what_goes_through_the_full_codec_has_it(live_bench: Bench) -> None:
+def test_live_only_flag_is_set_by_the_full_codec_too(live_bench: Bench) -> None:
     device = live_bench.connect("device")
     device.publish("live/a", b"1", topic_alias=1)
     device.publish("b", b"1", topic_alias=2)
@@ -97,7 +97,7 @@ def test_the_flag_outlives_the_setting(live_bench: Bench) -> None:
 
 @pytest.mark.parametrize("topic_filter", ["live/a", "live/#", "live/+", "+/a", "#"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_who_is_there_gets_them(live_bench: Bench, topic_filter: str, qos: int) -> None:
+def test_live_only_messages_reach_connected_subscribers(live_bench: Bench, topic_filter: str, qos: int) -> None:
     reader = live_bench.connect("reader")
     reader.subscribe(topic_filter, qos=qos)
     live_bench.connect("device").publish_whole("live/a", b"1", qos)
@@ -214,7 +214,7 @@ def test_to_subscribe_again_loses_and_repeats_nothing(live_bench: Bench) -> None
     assert reader.take() == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_is_sent_again_names_the_subscription_once(live_bench: Bench) -> None:
+def test_resent_live_only_message_names_the_subscription_once(live_bench: Bench) -> None:
     reader = live_bench.durable("reader")
     reader.subscribe("#", qos=1, subscription_identifiers=(7,))
     live_bench.connect("device").publish("live/a", b"1", qos=1)

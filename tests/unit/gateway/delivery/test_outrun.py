@@ -36,7 +36,7 @@ def goes_on(outrun: Outrun, reader: Reader, now_s: float) -> bool:
     return outrun.is_any(now_s)
 
 
-def test_nobody_waits_for_who_takes_nothing_more(bench: Bench, outrun: Outrun) -> None:
+def test_publishers_stop_waiting_for_a_subscriber_that_stops_reading(bench: Bench, outrun: Outrun) -> None:
     _, reader = reader_behind(bench)
     assert goes_on(outrun, reader, 100)
     assert outrun.is_any(100 + 0.9 * HELD_S)
@@ -44,14 +44,16 @@ def test_nobody_waits_for_who_takes_nothing_more(bench: Bench, outrun: Outrun) -
 
 
 @pytest.mark.parametrize(("per_s", "is_waited_for"), [(1.5 * FAST_PER_S, True), (FAST_PER_S / 2, False), (0, False)])
-def test_who_reads_fast_is_waited_for(bench: Bench, outrun: Outrun, per_s: float, is_waited_for: bool) -> None:
+def test_publishers_wait_for_subscribers_that_read_fast(
+    bench: Bench, outrun: Outrun, per_s: float, is_waited_for: bool
+) -> None:
     _, reader = reader_behind(bench)
     assert goes_on(outrun, reader, 100)
     reader.position += int(per_s * 2 * MEASURED_S)
     assert goes_on(outrun, reader, 100 + 2 * MEASURED_S) == is_waited_for
 
 
-def test_what_fits_into_a_socket_at_once_does_not_make_a_client_fast(bench: Bench, outrun: Outrun) -> None:
+def test_bursts_into_a_socket_do_not_make_a_client_fast(bench: Bench, outrun: Outrun) -> None:
     """It takes a thousand messages within a millisecond, again and again, and nothing for a second in between."""
     _, reader = reader_behind(bench, 3 * MESSAGES)
     goes_on(outrun, reader, 100)
@@ -61,7 +63,7 @@ def test_what_fits_into_a_socket_at_once_does_not_make_a_client_fast(bench: Benc
             reader.position += 100
 
 
-def test_who_is_through_is_not_waited_for(bench: Bench, outrun: Outrun) -> None:
+def test_publishers_do_not_wait_for_subscribers_that_caught_up(bench: Bench, outrun: Outrun) -> None:
     _, reader = reader_behind(bench)
     assert goes_on(outrun, reader, 100)
     reader.position += MOST_LAG + 1
@@ -77,7 +79,7 @@ def test_messages_of_qos_1_do_not_count(bench: Bench, outrun: Outrun) -> None:
     assert not goes_on(outrun, reader, 100)
 
 
-def test_nothing_is_kept_of_a_session_that_is_through_or_gone(start_bench: StartBench) -> None:
+def test_reading_paces_of_caught_up_or_ended_sessions_are_deleted(start_bench: StartBench) -> None:
     bench = start_bench(write_buffer_bytes=2_048)
     client, _ = reader_behind(bench)
     outrun = bench.broker.deliverer._outrun
@@ -96,7 +98,7 @@ def test_nothing_is_kept_of_a_session_that_is_through_or_gone(start_bench: Start
     assert not outrun._paces
 
 
-def test_nothing_is_read_for_who_takes_nothing(bench: Bench) -> None:
+def test_queue_is_not_read_for_a_client_that_stopped_reading(bench: Bench) -> None:
     """It is so far behind that more is asked for ahead than a gateway keeps: it would be asked for again and again."""
     publisher, slow = bench.connect("p"), bench.connect("slow")
     slow.subscribe("t", qos=0)

@@ -29,7 +29,7 @@ def publish_for_receipt(client: Client, topic_name: str, payload: bytes, qos: in
 
 
 @QOS
-def test_it_says_where_the_message_is(bench: Bench, qos: int) -> None:
+def test_receipt_says_where_the_message_is(bench: Bench, qos: int) -> None:
     for client in (bench.connect("a"), bench.durable("b")):
         for topic in ("t/x", "t/y", "t/x"):
             bench.connect("other").publish(topic, b"other", qos=1)
@@ -74,7 +74,7 @@ def test_the_property_goes_on_to_subscribers(bench: Bench) -> None:
     assert sub.one(Publish).properties.user_properties == WANTED
 
 
-def test_who_wants_none_gets_none(bench: Bench) -> None:
+def test_receipt_is_not_sent_unless_requested(bench: Bench) -> None:
     client = bench.connect("a")
     client.publish("t", qos=1, user_properties=(("penstock-receipt", "0"),))
     assert client.one(PubAck) == PubAck(1)
@@ -84,7 +84,7 @@ def test_who_wants_none_gets_none(bench: Bench) -> None:
 
 @pytest.mark.mqtt("MQTT-3.1.2-29", "MQTT-3.4.2-3", "MQTT-3.5.2-3")
 @QOS
-def test_it_is_left_out_where_the_client_does_not_take_it(bench: Bench, qos: int) -> None:
+def test_receipt_is_left_out_if_the_client_does_not_accept_it(bench: Bench, qos: int) -> None:
     quiet = bench.connect("a", request_problem_information=False)
     small = bench.connect("b", maximum_packet_size=40)
     for client in (quiet, small):
@@ -97,7 +97,7 @@ def test_a_delayed_message_has_no_queue_yet(bench: Bench) -> None:
 
 
 @QOS
-def test_it_comes_once_the_message_is_safe_and_counts_as_outstanding(
+def test_receipt_comes_once_the_message_is_safe_and_counts_as_outstanding(
     start_bench: StartBench, disk: SlowDisk, qos: int
 ) -> None:
     bench = start_bench("sync", receive_maximum=2)
@@ -130,5 +130,5 @@ def test_a_message_that_is_refused_has_none(bench: Bench, monkeypatch: pytest.Mo
 
 
 @QOS
-def test_they_can_be_off(start_bench: StartBench, qos: int) -> None:
+def test_receipts_can_be_off(start_bench: StartBench, qos: int) -> None:
     assert publish_for_receipt(start_bench(receipts="off").connect("a"), "t", b"x", qos) == {}

@@ -255,7 +255,7 @@ def test_a_replay_says_what_is_lost(history: Bench, topic_filter: str) -> None:
     assert (live.payload, live.properties.user_properties) == (b"live", ())
 
 
-def test_what_is_lost_in_front_of_what_the_client_is_not_sent_is_said_as_well(history: Bench) -> None:
+def test_lost_messages_before_a_skipped_one_are_reported_too(history: Bench) -> None:
     (segment,) = segment_paths(commit_log(history.store).folder)
     records = read_all(history.store, history.store.queues.topic_queue(b"line/7"))
     flip(segment, records[3].log_offset + RECORD_HEADER_BYTES)

@@ -84,7 +84,7 @@ def test_the_backlog_waits_for_the_first_one_back(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
-def test_what_a_member_leaves_goes_to_others_at_once(bench: Bench, is_durable: bool) -> None:
+def test_unacknowledged_messages_of_a_leaving_member_go_to_others_at_once(bench: Bench, is_durable: bool) -> None:
     (other,) = members(bench, 1)
     leaving = bench.durable("leaving") if is_durable else bench.connect("leaving")
     leaving.subscribe("$share/g/t/#", qos=1)
@@ -239,7 +239,7 @@ def test_subscribing_again_changes_the_subscription(bench: Bench) -> None:
     assert (message.qos, message.properties.subscription_identifiers) == (0, (3,))
 
 
-def test_what_is_slow_to_be_acknowledged_stays_with_its_client(bench: Bench) -> None:
+def test_slowly_acknowledged_messages_stay_with_their_client(bench: Bench) -> None:
     client, other = members(bench, 2)
     publish(bench, "t/1", numbered(0, 2))
     (message,) = client.messages()
@@ -292,7 +292,7 @@ def in_flight(bench: Bench) -> int:
     return group.group.in_flight
 
 
-def test_what_nobody_waits_for_is_told_with_the_next_turn(bench: Bench) -> None:
+def test_acknowledgements_that_nobody_waits_for_are_told_with_the_next_turn(bench: Bench) -> None:
     """A PUBACK asks for no turn of its own where it lets nobody have anything, so many are told at once."""
     client, _ = members(bench, 2)
     publish(bench, "t/1", numbered(0, 8))
@@ -309,7 +309,7 @@ def test_what_nobody_waits_for_is_told_with_the_next_turn(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("start", ["publish", "lose"])
-def test_what_was_acknowledged_is_told_before_anything_else_happens_to_it(bench: Bench, start: str) -> None:
+def test_acknowledgements_are_told_before_the_share_changes(bench: Bench, start: str) -> None:
     client, other = members(bench, 2)
     publish(bench, "t/1", numbered(0, 4))
     messages = client.messages()
@@ -337,7 +337,7 @@ def test_a_group_that_allows_few_in_flight_hears_of_each_at_once(bench: Bench) -
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_what_a_turn_brings_is_dealt_at_once_whatever_its_size(bench: Bench, size: int) -> None:
+def test_messages_of_one_turn_are_dealt_at_once_whatever_their_size(bench: Bench, size: int) -> None:
     """More than an answer has room for is dealt in several goes."""
     clients = members(bench, 3)
     payloads = [bytes([number]) * size for number in range(30)]

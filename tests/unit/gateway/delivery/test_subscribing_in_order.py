@@ -19,7 +19,7 @@ def fed(client: Client, *packets: object) -> None:
 @pytest.mark.parametrize("is_durable", [False, True])
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("topic_filter", ["t", "t/#", "#", "+", "$share/g/t"])
-def test_what_is_read_behind_a_subscribe_is_delivered(
+def test_messages_read_after_a_subscribe_are_delivered(
     bench: Bench, topic_filter: str, qos: int, is_durable: bool
 ) -> None:
     reader = bench.durable("reader") if is_durable else bench.connect("reader")

@@ -108,7 +108,7 @@ def test_a_client_gets_none_that_is_too_large_for_it(bench: Bench) -> None:
 # --- every interval
 
 
-def test_what_changed_is_published_every_interval(bench: Bench) -> None:
+def test_sys_topics_that_changed_are_published_every_interval(bench: Bench) -> None:
     reader = bench.connect("reader")
     reader.subscribe("$SYS/broker/uptime", "$SYS/broker/version")
     assert values(reader)["uptime"] == "0 seconds"
@@ -125,7 +125,7 @@ def test_what_changed_is_published_every_interval(bench: Bench) -> None:
     assert values(reader) == {"uptime": "20 seconds"}
 
 
-def test_nothing_of_it_is_stored(bench: Bench) -> None:
+def test_sys_topics_are_not_stored(bench: Bench) -> None:
     reader = bench.connect("reader")
     reader.subscribe("$SYS/broker/uptime")
     reader.received()
@@ -166,7 +166,7 @@ def test_a_session_whose_client_is_away_keeps_none(bench: Bench) -> None:
     assert "uptime" in values(back)
 
 
-def test_they_cannot_be_replayed(bench: Bench) -> None:
+def test_sys_topics_cannot_be_replayed(bench: Bench) -> None:
     watching = bench.connect("watching")
     watching.subscribe("$SYS/#")
     bench.pass_time(20)

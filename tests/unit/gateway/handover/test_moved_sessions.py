@@ -126,7 +126,7 @@ def ids(packets: list[Publish]) -> list[int]:
     return [each.packet_id or 0 for each in packets]
 
 
-def test_nothing_is_lost_doubled_or_sent_again(bench: Bench) -> None:
+def test_hand_over_neither_loses_nor_repeats_messages(bench: Bench) -> None:
     publisher, reader = bench.connect("p"), bench.durable("r")
     for qos, topic in enumerate("abc"):
         reader.subscribe(topic, qos=qos)
@@ -289,7 +289,7 @@ def test_queues_that_nobody_reads_any_more_are_not_followed_on(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_stored_while_neither_serves_comes_once(bench: Bench, qos: int) -> None:
+def test_messages_stored_while_neither_process_serves_come_once(bench: Bench, qos: int) -> None:
     """To clean sessions too, whose queue was in the memory of a store that goes with its gateway."""
     slow, reader, publisher = bench.connect("s", receive_maximum=WINDOW), bench.connect("r"), bench.connect("p")
     for client in (slow, reader):

@@ -110,7 +110,7 @@ def test_only_mqtt_5_allows_an_empty_client_identifier_to_resume_or_a_lone_passw
         Connect("c", properties=Properties(authentication_data=b"d")),
     ],
 )
-def test_what_would_be_refused_is_not_encoded(packet: Connect) -> None:
+def test_invalid_connect_is_not_encoded(packet: Connect) -> None:
     with pytest.raises(ProtocolError):
         encode(packet, packet.protocol_version)
 

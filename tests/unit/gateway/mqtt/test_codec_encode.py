@@ -123,9 +123,7 @@ NOT_SENT: tuple[tuple[int, Packet, ReasonCode, str], ...] = (
 
 
 @pytest.mark.parametrize(("version", "packet", "reason_code", "words"), NOT_SENT)
-def test_what_would_be_refused_is_not_encoded(
-    version: int, packet: Packet, reason_code: ReasonCode, words: str
-) -> None:
+def test_invalid_packets_are_not_encoded(version: int, packet: Packet, reason_code: ReasonCode, words: str) -> None:
     with pytest.raises(ProtocolError, match=words) as caught:
         encode(packet, version)
     assert caught.value.reason_code is reason_code

@@ -236,7 +236,7 @@ def test_decodes_from_these_bytes(version: int, packet: Packet, data: bytes) -> 
 
 
 @pytest.mark.parametrize(("version", "packet", "data"), VECTORS)
-def test_what_is_decoded_keeps_no_view_of_the_buffer(version: int, packet: Packet, data: bytes) -> None:
+def test_decoded_packets_keep_no_view_of_the_buffer(version: int, packet: Packet, data: bytes) -> None:
     buffer = bytearray(body_of(data))
     decoded = decode(data[0], memoryview(buffer), version)
     buffer[:] = bytes(len(buffer))

@@ -167,7 +167,7 @@ def test_many_packets_at_once_leave_others_their_turn(bench: Bench) -> None:
     assert storm.transport.is_reading()
 
 
-def test_what_was_sent_behind_much_keeps_its_order(bench: Bench) -> None:
+def test_packets_sent_after_a_large_input_keep_their_order(bench: Bench) -> None:
     """Also what arrives while the rest waits, and a DISCONNECT at the end."""
     bench_reader = bench.connect("reader")
     bench_reader.subscribe("a", qos=1)

@@ -36,7 +36,7 @@ def counted(bench: Bench) -> int:
     return int(samples(bench)["count"])
 
 
-def test_what_it_looks_like(bench: Bench) -> None:
+def test_delivery_time_histogram_has_buckets_count_and_sum(bench: Bench) -> None:
     reader, device = bench.connect("reader"), bench.connect("device")
     reader.subscribe("a")
     device.publish("a", b"1")
@@ -63,7 +63,7 @@ def test_every_delivery_counts_once(bench: Bench, qos: int) -> None:
     assert counted(bench) == 12
 
 
-def test_it_is_the_time_since_the_store_had_it(bench: Bench) -> None:
+def test_delivery_time_begins_when_the_store_had_the_message(bench: Bench) -> None:
     reader, device = bench.connect("reader", receive_maximum=1), bench.connect("device")
     reader.subscribe("a", qos=1)
     device.publish_whole("a", b"1", 1)
@@ -92,7 +92,7 @@ def test_a_store_whose_clock_is_ahead(bench: Bench, clock: WallClock) -> None:
     assert found["sum"] < 5
 
 
-def test_what_waited_for_its_subscriber_is_not_counted(bench: Bench) -> None:
+def test_delivery_time_of_messages_that_waited_for_their_subscriber_is_not_counted(bench: Bench) -> None:
     """A session that was away, a retained message, a replay, what is sent again: hours, and nobody's fault."""
     device, away = bench.connect("device"), bench.durable("away")
     away.subscribe("a", qos=2)

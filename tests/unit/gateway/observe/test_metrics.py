@@ -112,7 +112,7 @@ def test_each_group_has_a_label(bench: Bench) -> None:
     assert all(isinstance(value, dict) and len(value) <= GROUPS_AT_ONCE for step in steps[1:] for _, value in step)
 
 
-def test_what_was_read_is_the_readers_own(bench: Bench) -> None:
+def test_metric_readings_do_not_change_after_they_were_read(bench: Bench) -> None:
     bench.client().send(PingReq())
     before = joined(read_steps(bench.broker, bench.hub))
     again = joined(read_steps(bench.broker, bench.hub))
@@ -225,7 +225,7 @@ def test_queues_and_the_log(bench: Bench) -> None:
     assert samples(bench)["index_writes_total"] > found["index_writes_total"]
 
 
-def test_what_waits_for_the_disk(start_bench: StartBench, disk: SlowDisk) -> None:
+def test_metrics_of_messages_that_wait_for_the_disk(start_bench: StartBench, disk: SlowDisk) -> None:
     bench = start_bench("sync")
     bench.connect("device").publish("a", b"1", qos=1)
     found = samples(bench)
@@ -339,7 +339,7 @@ def test_room_on_the_disk(bench: Bench) -> None:
     assert 0 < found <= disk.f_blocks * disk.f_frsize
 
 
-def test_who_was_turned_away_and_why(start_bench: StartBench) -> None:
+def test_metrics_of_connections_that_were_turned_away_by_reason(start_bench: StartBench) -> None:
     bench = start_bench(max_connections=2)
     strangers = [bench.client() for _ in range(3)]
     strangers[0].send(PingReq())

@@ -84,7 +84,7 @@ def test_something_that_is_not_mqtt_ends_the_connection(bench: Bench, data: byte
         (b"\0\4MQTT", 0x85, b"\x20\3\0\x84\0"),
     ],
 )
-def test_another_protocol_is_answered_in_its_version(bench: Bench, name: bytes, level: int, answer: bytes) -> None:
+def test_unsupported_protocol_is_answered_in_its_version(bench: Bench, name: bytes, level: int, answer: bytes) -> None:
     client = bench.client()
     body = name + bytes((level, 2, 0, 0, 0, 0))
     client.send_bytes(b"\x10" + bytes((len(body),)) + body)
@@ -151,7 +151,7 @@ def test_connack_says_what_the_server_is_like(start_bench: StartBench) -> None:
 
 @pytest.mark.mqtt("MQTT-3.2.0-1", "MQTT-3.1.4-5", "MQTT-3.12.4-1")
 @pytest.mark.parametrize("version", [4, 5])
-def test_nothing_overtakes_the_connack(start_bench: StartBench, disk: SlowDisk, version: int) -> None:
+def test_packets_do_not_overtake_the_connack(start_bench: StartBench, disk: SlowDisk, version: int) -> None:
     """A client need not wait for CONNACK, whose session may wait for the disk [MQTT-3.2.0-1]."""
     bench = start_bench("sync")
     client = bench.client(version)
@@ -169,7 +169,7 @@ def test_nothing_overtakes_the_connack(start_bench: StartBench, disk: SlowDisk, 
     assert [packet.payload for packet in received if isinstance(packet, Publish)] == [b"1", b"2", b"3"]
 
 
-def test_what_arrives_before_the_connack_is_bounded(start_bench: StartBench, disk: SlowDisk) -> None:
+def test_input_before_the_connack_is_bounded(start_bench: StartBench, disk: SlowDisk) -> None:
     bench = start_bench("sync")
     client = bench.client()
     client.send(connect_packet("a", will=Will("will")))
@@ -339,7 +339,7 @@ def test_a_reason_string_never_exceeds_what_the_client_takes(bench: Bench) -> No
     assert client.is_closed
 
 
-def test_what_came_before_a_wrong_packet_is_stored(bench: Bench) -> None:
+def test_messages_before_a_malformed_packet_are_stored(bench: Bench) -> None:
     client = bench.connect("a")
     client.send_bytes(encode(Publish("a", b"good"), 5) * 3 + b"\0\0" + encode(Publish("a", b"never"), 5))
     assert [record.payload for record in bench.stored()] == [b"good"] * 3

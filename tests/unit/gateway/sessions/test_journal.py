@@ -21,7 +21,7 @@ def test_the_end_of_a_session_is_safe_by_the_next_tick(start_bench: StartBench) 
     wait_until(lambda: bench.store.safe == bench.store.end)
 
 
-def test_who_waits_does_not_wait_for_a_tick(start_bench: StartBench) -> None:
+def test_awaited_records_are_synced_without_waiting_for_a_tick(start_bench: StartBench) -> None:
     """Also for what was stored in an earlier turn, in which nobody waited for it."""
     bench = start_bench(flush="sync")
     other = bench.connect("b", 4)

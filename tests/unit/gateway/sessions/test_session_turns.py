@@ -15,7 +15,7 @@ def fed(bench: Bench, client_id: str) -> Client:
     return client
 
 
-def test_those_who_come_and_go_in_one_turn_share_appends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_that_open_and_close_in_one_turn_share_appends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each costs little, however many there are: a write and a wake-up of the thread that syncs are the turn's.
 
     A turn ends early on a machine that is busy.

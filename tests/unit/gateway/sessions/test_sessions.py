@@ -220,7 +220,7 @@ def backlog(bench: Bench, count: int, qos: int = 1) -> list[bytes]:
 @VERSIONS
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_was_published_meanwhile_is_there(bench: Bench, version: int, qos: int, restart: bool) -> None:
+def test_resumed_session_gets_messages_published_meanwhile(bench: Bench, version: int, qos: int, restart: bool) -> None:
     client, _ = resumed(bench, "a", version)
     client.subscribe("t", qos=qos)
     client.disconnect()
@@ -302,7 +302,7 @@ def test_qos_2_goes_on_where_it_was(bench: Bench, version: int, restart: bool) -
     assert client.received() == []
 
 
-def test_what_is_sent_again_says_what_it_said_before(bench: Bench) -> None:
+def test_resent_messages_have_the_same_properties_as_before(bench: Bench) -> None:
     """Subscription identifiers, retain as published and properties."""
     client, _ = resumed(bench, "a")
     client.subscribe("t/#", qos=1, subscription_identifiers=(5,), retain_as_published=True)
@@ -323,7 +323,7 @@ def test_what_is_sent_again_says_what_it_said_before(bench: Bench) -> None:
 
 @pytest.mark.mqtt("MQTT-3.3.4-9")
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_sent_again_respects_a_smaller_receive_maximum(bench: Bench, qos: int) -> None:
+def test_resent_messages_respect_a_smaller_receive_maximum(bench: Bench, qos: int) -> None:
     client, _ = resumed(bench, "a")
     client.subscribe("t", qos=qos)
     payloads = backlog(bench, 9, qos)
@@ -461,7 +461,7 @@ def test_a_session_that_nobody_waits_for_any_more_is_let_go(bench: Bench) -> Non
     assert len(answers) == 2
 
 
-def test_who_is_back_before_this_gateway_knew_that_he_had_left_stays(bench: Bench) -> None:
+def test_reconnected_client_stays_if_the_take_over_elsewhere_is_told_late(bench: Bench) -> None:
     """He went to another gateway, and that his session is wanted there is said when his new connection is here."""
     other = LocalStore.join(bench.hub, "other")
     answers: list[object] = []

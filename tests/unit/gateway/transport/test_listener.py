@@ -139,7 +139,7 @@ def test_a_client_that_half_closes_is_gone(gateway: Gateway) -> None:
     gateway.until(lambda broker: not broker.connections.table.connections)
 
 
-def test_who_says_goodbye_in_one_piece_with_the_rest(gateway: Gateway) -> None:
+def test_connect_publish_and_disconnect_in_one_segment(gateway: Gateway) -> None:
     reader = RawClient(gateway.port, "reader")
     reader.subscribe("t", QoS.AT_MOST_ONCE)
     client = socket.create_connection(("127.0.0.1", gateway.port))

@@ -33,7 +33,7 @@ GOOD: list[tuple[bytes, Peer | None]] = [
 
 
 @pytest.mark.parametrize(("data", "peer"), GOOD)
-def test_who_the_client_is(data: bytes, peer: Peer | None) -> None:
+def test_proxy_header_names_the_client(data: bytes, peer: Peer | None) -> None:
     assert parse(data) == (len(data), peer)
     assert parse(data + b"\x10\x0c\0\4MQTT") == (len(data), peer)
     for size in range(len(data)) if len(data) < 300 else (1, 15, 16, 17, len(data) - 1):
@@ -56,6 +56,6 @@ def test_who_the_client_is(data: bytes, peer: Peer | None) -> None:
         (header(0x21, 0x11, TCP_4, MOST_BYTES - 15), "longer than 4096 bytes"),
     ],
 )
-def test_what_is_none(data: bytes, text: str) -> None:
+def test_proxy_header_that_is_invalid_is_refused(data: bytes, text: str) -> None:
     with pytest.raises(ProtocolError, match=text):
         parse(data)

@@ -176,7 +176,7 @@ def read_all(bench: Bench, peer: socket.socket, size: int) -> bytes:
     return bytes(found)
 
 
-def test_what_comes_is_taken_in_and_what_is_written_goes_out(bench: Bench) -> None:
+def test_socket_input_is_received_and_output_is_sent(bench: Bench) -> None:
     recorder, peer = bench.connect()
     peer.sendall(b"hello")
     bench.look_until(lambda: recorder.received == b"hello")
@@ -275,7 +275,7 @@ def test_write_eof_comes_after_what_is_held_and_what_comes_is_taken(bench: Bench
     assert recorder.lost == [None]
 
 
-def test_who_is_paused_is_not_reported(bench: Bench) -> None:
+def test_paused_socket_is_not_reported(bench: Bench) -> None:
     """Level-triggered, it would be in each turn; and so would be the error of one that is gone."""
     recorder, peer = bench.connect()
     recorder.transport.pause_reading()
@@ -321,7 +321,7 @@ def test_a_reset_in_the_midst_of_a_turn(bench: Bench) -> None:
     bench.look_until(lambda: first.received == b"xy")
 
 
-def test_one_that_sends_without_end_keeps_nobody_waiting(bench: Bench) -> None:
+def test_endless_sender_does_not_delay_other_sockets(bench: Bench) -> None:
     firehose, to_firehose = bench.connect()
     quiet, to_quiet = bench.connect()
     to_firehose.setblocking(False)
@@ -415,7 +415,7 @@ def test_many_closing_at_once(bench: Bench) -> None:
     assert not bench.is_ready
 
 
-def test_who_has_left_is_told_before_the_turn_ends(bench: Bench) -> None:
+def test_closed_socket_is_told_before_the_turn_ends(bench: Bench) -> None:
     leaves, to_leaves = bench.connect()
     sends, to_sends = bench.connect()
     sends.on_data = bench.turn.request

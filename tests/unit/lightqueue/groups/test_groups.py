@@ -135,7 +135,7 @@ def test_the_queue_of_a_group_is_kept(stores: Stores, clock: Clock) -> None:
     assert store.queues.stored("t/+/x") is None
 
 
-def test_what_retention_dropped_is_passed_over(stores: Stores, clock: Clock) -> None:
+def test_group_skips_messages_that_retention_dropped(stores: Stores, clock: Clock) -> None:
     store = stores(retention_bytes=KEPT_BYTES)
     found = make(store)
     publish(store, "t/1", b"a", b"b", b"c")
@@ -219,7 +219,7 @@ def test_groups_are_bounded(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> 
         make(store, topic_filter="v")
 
 
-def test_what_is_new_is_dealt_in_slices_of_one_read(stores: Stores, clock: Clock) -> None:
+def test_new_messages_are_dealt_in_slices_of_one_read(stores: Stores, clock: Clock) -> None:
     store = stores()
     found = make(store)
     found.group.join(TWO)
@@ -240,7 +240,7 @@ def test_what_is_new_is_dealt_in_slices_of_one_read(stores: Stores, clock: Clock
     assert found.new(100, 1 << 20, clock.now_ms) is None  # what was given back comes first
 
 
-def test_what_has_to_be_looked_at_is_not_dealt_whole(stores: Stores, clock: Clock) -> None:
+def test_records_that_need_a_look_each_are_not_dealt_whole(stores: Stores, clock: Clock) -> None:
     store = stores()
     found = make(store)
     assert found.new(100, 1 << 20, clock.now_ms) is None
@@ -257,7 +257,7 @@ def test_what_has_to_be_looked_at_is_not_dealt_whole(stores: Stores, clock: Cloc
     assert ordered.may_have(clock.now_ms)
 
 
-def test_what_is_due_is_forgotten_with_what_was_settled(clock: Clock) -> None:
+def test_lease_alarms_of_settled_leases_are_deleted(clock: Clock) -> None:
     told: list[Lease] = []
     alarms = LeaseAlarms(told.append)
     leases = [Lease([number], 0, 1, 1, clock.now_ms + number % 7) for number in range(5_000)]

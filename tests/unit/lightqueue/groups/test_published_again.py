@@ -65,7 +65,7 @@ def again(letter: Record, group: str, after_s: int = 0) -> Record:
 
 @pytest.mark.parametrize("names", NAMES, ids=lambda names: names.name or "default")
 @pytest.mark.parametrize("why", ["no use", "", "\0&\0\x0fpenstock-reason\0\x01x", "x" * 1_024])
-def test_it_is_what_it_was(names: Namespace, why: str) -> None:
+def test_republished_dead_letter_is_the_original_message(names: Namespace, why: str) -> None:
     group, first = names.group("billing"), message(names.topic("line/7"))
     letter = buried(first, group, why)
     assert letter.topic.decode() == names.topic("$dead/billing/line/7")
@@ -75,7 +75,7 @@ def test_it_is_what_it_was(names: Namespace, why: str) -> None:
     assert again(letter, group, after_s=4).properties == PROPERTIES.replace(b"\n", b"\x06", 1)
 
 
-def test_what_has_expired_is_not() -> None:
+def test_expired_dead_letter_is_not_republished() -> None:
     with pytest.raises(NotPublishable, match="has expired"):
         again(buried(message("line/7"), "billing"), "billing", after_s=11)
 
@@ -95,7 +95,7 @@ def user_property(name: bytes, value: bytes) -> bytes:
         user_property(b"penstock-reason", b"") + b"&\0\x0epenstock-topic\xff\xffline",
     ],
 )
-def test_what_a_client_made_up_is_not(properties: bytes) -> None:
+def test_forged_dead_letter_is_not_republished(properties: bytes) -> None:
     (forged,) = made(message("$dead/billing/line/7", properties)._replace(flags=1))
     with pytest.raises(NotPublishable, match="does not say"):
         again(forged, "billing")

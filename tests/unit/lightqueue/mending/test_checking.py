@@ -96,7 +96,7 @@ def test_an_intact_folder(data: Path, made: tuple[Path, Path, Ledger]) -> None:
 
 
 @pytest.mark.parametrize("injury", INJURIES.values(), ids=INJURIES)
-def test_it_is_named_and_the_start_does_what_was_said(
+def test_damage_is_named_and_the_start_does_what_check_said(
     data: Path, made: tuple[Path, Path, Ledger], injury: Injury
 ) -> None:
     _, other, ledger = made
@@ -131,7 +131,7 @@ def _zero(randomly: random.Random, path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_a_start_finds_is_foreseen(data: Path, seed: int) -> None:
+def test_check_foresees_the_findings_of_a_start(data: Path, seed: int) -> None:
     randomly = random.Random(seed)
     if seed % 4 == 0:
         (data / "log" / MARKS).unlink()
@@ -155,7 +155,7 @@ def test_what_a_start_finds_is_foreseen(data: Path, seed: int) -> None:
     store.close()
 
 
-def test_what_was_in_it_is_named(data: Path) -> None:
+def test_check_names_the_queue_of_a_damaged_record(data: Path) -> None:
     path = segment(data, 1)
     position = record_at(path)
     flip(path, position + 100)
@@ -173,14 +173,14 @@ def test_what_was_in_it_is_named(data: Path) -> None:
     store.close()
 
 
-def test_what_is_missing_is_not_told_with_the_fault_of_something_before(data: Path) -> None:
+def test_missing_segment_is_not_reported_with_an_earlier_fault(data: Path) -> None:
     flip(segment(data, 0), record_at(segment(data, 0)) + 60)
     segment(data, 1).unlink()
     missing = next(each for each in check_folder(data).damage if each.kind == "missing")
     assert missing.reason.startswith("cut off, but the log goes on at ")
 
 
-def test_what_the_index_does_not_know_is_said(data: Path) -> None:
+def test_check_says_that_contents_are_unknown_without_an_index(data: Path) -> None:
     shutil.rmtree(data / "index")
     segment(data, 1).unlink()
     missing = next(each for each in check_folder(data).damage if each.kind == "missing")
@@ -226,7 +226,7 @@ def in_place_of(path: Path, is_folder: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["LOCK", "log/marks", "log/running", "index/LOCK", "quarantine"])
-def test_what_a_start_refuses_for_what_lies_there(data: Path, name: str) -> None:
+def test_misplaced_files_that_make_a_start_fail_are_reported(data: Path, name: str) -> None:
     if name == "quarantine":
         flip(segment(data, 1), record_at(segment(data, 1)) + 60)
     in_place_of(data / name, is_folder=name != "quarantine")
@@ -243,7 +243,7 @@ def test_what_a_start_refuses_for_what_lies_there(data: Path, name: str) -> None
 @pytest.mark.parametrize(
     "name", ["index", "index-checkpoint", "index.new", "log/sums", f"log/{0:020}.log.new", "quarantine"]
 )
-def test_what_a_start_bears_whatever_lies_there(data: Path, name: str) -> None:
+def test_misplaced_files_that_a_start_mends(data: Path, name: str) -> None:
     in_place_of(data / name, is_folder=name.startswith("log"))
     assert command(data).returncode in (CheckResult.INTACT, CheckResult.MENDS_ITSELF)
     MessageStore(small(data)).close()
@@ -251,7 +251,7 @@ def test_what_a_start_bears_whatever_lies_there(data: Path, name: str) -> None:
     assert check_folder(data).verdict == (CheckResult.MENDS_ITSELF if is_replaced_later else CheckResult.INTACT)
 
 
-def test_what_cannot_be_read(tmp_path: Path) -> None:
+def test_check_of_an_unreadable_folder(tmp_path: Path) -> None:
     assert command(tmp_path).returncode == CheckResult.UNREADABLE
     assert command(tmp_path / "none").returncode == 2
     with pytest.raises(FolderUnusable):

@@ -185,7 +185,7 @@ def test_topics_in_use_are_passed_over(open_store: Stores) -> None:
 # --- which
 
 
-def test_what_came_meanwhile_waits_for_its_turn(open_store: Stores) -> None:
+def test_entries_added_during_an_index_write_wait_for_the_next_one(open_store: Stores) -> None:
     """Else busy queues would be written an entry at a time."""
     store = open_store()
     publish_to(store, TOPICS[:22])

@@ -213,7 +213,7 @@ def test_as_many_groups_are_remembered_as_there_is_room_for(open_store: Stores) 
 # --- trimming
 
 
-def test_what_trimming_leaves(open_store: Stores) -> None:
+def test_trimming_leaves_only_keys_with_kept_entries(open_store: Stores) -> None:
     store = open_store(retention_bytes=KEPT_BYTES)
     rounds(store, 3)
     half = TOPICS[:640]
@@ -285,7 +285,7 @@ def test_anything_at_all_is_a_value_or_an_error(data: bytes) -> None:
         assert len(unpacked_neighbours(data)) >= 1_032
 
 
-def test_one_publish_of_many(open_store: Stores) -> None:
+def test_neighbours_entries_not_yet_in_rocksdb_are_found(open_store: Stores) -> None:
     """What is not in RocksDB yet is found as well."""
     store = open_store()
     rounds(store, 1)

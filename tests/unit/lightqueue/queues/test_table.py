@@ -316,7 +316,7 @@ def test_a_live_queue_that_may_not_lose_anything_spills(open_store: Stores) -> N
     assert entries_of_live_queues(store) == 0
 
 
-def test_what_a_killed_process_spilled_is_removed(open_store: Stores, tmp_path: Path) -> None:
+def test_spilled_entries_of_a_killed_process_are_removed(open_store: Stores, tmp_path: Path) -> None:
     store = open_store(live_tail_entries=1)
     live = store.queues.watch("+/x")
     live.spills = True
@@ -352,7 +352,7 @@ def test_idle_topics_leave_memory_and_come_back(open_store: Stores, remembered: 
     assert len(payloads(store, "level7/#")) == 12
 
 
-def test_what_is_remembered_of_queues_is_bounded() -> None:
+def test_remembered_queue_ends_are_bounded() -> None:
     names = [b"t/%d" % i for i in range(20_000)]
     queues = [Queue(name, TOPIC, i + 1, 2 * i, 3 * i) for i, name in enumerate(names)]
     for most in (0, 5_000, 100_000):

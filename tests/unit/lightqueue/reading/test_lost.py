@@ -127,7 +127,7 @@ def test_a_mark_is_a_valid_record() -> None:
     assert marked(records, 0) is records
 
 
-def test_what_two_findings_have_counts_once() -> None:
+def test_overlapping_findings_count_once() -> None:
     findings = [
         Finding("damaged", "a", 0, 100, ""),
         Finding("missing", "a", 50, 80, ""),

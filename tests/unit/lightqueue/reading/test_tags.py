@@ -78,7 +78,7 @@ def expected(published: list[Published], topic_filter: str, tag: bytes, start: i
     ]
 
 
-def test_those_with_the_tag_and_no_others(stores: Stores) -> None:
+def test_reading_by_tag_gives_all_matching_messages_and_no_others(stores: Stores) -> None:
     store = stores()
     rng = random.Random(8)
     published: list[Published] = []
@@ -99,7 +99,7 @@ def test_those_with_the_tag_and_no_others(stores: Stores) -> None:
     assert found(store, "unknown/topic", b"C") == []
 
 
-def test_what_retention_has_dropped_is_passed_over(tmp_path: Path) -> None:
+def test_reading_by_tag_skips_messages_that_retention_dropped(tmp_path: Path) -> None:
     stores = Stores(tmp_path / "small", segment_bytes=256 << 10, retention_bytes=512 << 10)
     store = stores()
     rng = random.Random(9)

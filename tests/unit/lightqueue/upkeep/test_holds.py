@@ -73,7 +73,7 @@ def test_retention_waits_for_a_reader(open_store: Stores) -> None:
     assert store.end - store.log.base <= KEPT_BYTES
 
 
-def test_it_waits_no_less_after_a_restart_or_a_kill(open_store: Stores, tmp_path: Path) -> None:
+def test_retention_waits_for_a_reader_after_a_restart_or_a_kill(open_store: Stores, tmp_path: Path) -> None:
     store = open_store()
     hold(store, None)
     fill(store, 5)
@@ -106,7 +106,7 @@ def test_without_a_setting_the_log_stays_and_nobody_is_refused(open_store: Store
 # --- who is too far behind
 
 
-def test_it_loses_what_retention_drops_and_is_told(open_store: Stores) -> None:
+def test_reader_too_far_behind_loses_messages_and_is_told(open_store: Stores) -> None:
     store = open_store()
     hold(store, None, most=4 * SEGMENT_BYTES)
     fill(store, 3)
@@ -189,7 +189,7 @@ def test_a_full_disk_ends_the_waiting(open_store: Stores, monkeypatch: pytest.Mo
 # --- what a reader may say
 
 
-def test_it_is_not_ahead_of_the_disk(open_store: Stores) -> None:
+def test_reader_position_is_not_ahead_of_the_disk(open_store: Stores) -> None:
     """A loss of power would put other records in the place of those that it has read."""
     store = open_store()
     readers = readers_of(store)
@@ -218,7 +218,7 @@ def test_there_are_so_many_and_the_same_word_is_stored_once(
     assert [name for name, _ in readers] == ["b", "c"]
 
 
-def test_those_that_hold_nothing_are_seen_for_a_while(open_store: Stores) -> None:
+def test_readers_without_a_hold_are_listed_for_a_while(open_store: Stores) -> None:
     now_s = 0.0
     store = open_store()
     readers = LogReaders(store, Audit(), lambda: now_s)

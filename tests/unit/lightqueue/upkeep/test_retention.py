@@ -75,7 +75,7 @@ def test_the_oldest_segments_go_by_size(open_store: Stores) -> None:
     assert store.log.base == base
 
 
-def test_nothing_goes_without_a_setting(open_store: Stores) -> None:
+def test_retention_drops_nothing_without_a_setting(open_store: Stores) -> None:
     store = open_store(retention_bytes=None)
     fill(store, 3)
     run_upkeep(store)
@@ -208,7 +208,7 @@ def test_retained_messages_are_carried_forward(open_store: Stores, monkeypatch: 
     assert retained_payloads(open_store()) == expected
 
 
-def test_what_a_carried_message_says_is_unchanged(open_store: Stores) -> None:
+def test_retained_message_carried_past_retention_is_unchanged(open_store: Stores) -> None:
     store = open_store()
     batch = RecordBatch()
     batch.append(1, b"p", topic=b"t", client_id=b"c", properties=b"\3\0\1x", flags=RecordFlag.RETAIN | 2)

@@ -29,7 +29,7 @@ def test_a_message_that_is_lost(ledger: Ledger) -> None:
     assert ["acknowledged, but not delivered" in each for each in ledger.complaints()] == [True]
 
 
-def test_what_was_not_acknowledged_or_has_qos_0_may_be_lost(ledger: Ledger) -> None:
+def test_ledger_allows_loss_of_unacknowledged_and_qos0_messages(ledger: Ledger) -> None:
     sent(ledger, 1, acked=False)
     sent(ledger, 2, qos=0)
     assert ledger.all_delivered
@@ -52,14 +52,14 @@ def test_a_message_of_qos_1_to_a_subscriber_at_qos_0_may_come_twice(ledger: Ledg
     assert ledger.complaints() == []
 
 
-def test_another_order(ledger: Ledger) -> None:
+def test_ledger_complains_of_messages_out_of_order(ledger: Ledger) -> None:
     first, second = sent(ledger, 1), sent(ledger, 2)
     ledger.on_delivered("s", second)
     ledger.on_delivered("s", first)
     assert ["out of order" in each for each in ledger.complaints()] == [True]
 
 
-def test_another_order_where_the_first_copy_may_be_lost(ledger: Ledger) -> None:
+def test_ledger_allows_another_order_where_the_first_copy_may_be_lost(ledger: Ledger) -> None:
     """At QoS 0 it may be, and its publisher sends a message of QoS 1 again that was not acknowledged."""
     ledger.filters["s"] = {"t/#": 0}
     for qos, is_fault in ((1, False), (0, True)):
@@ -77,7 +77,7 @@ def test_topics_and_what_was_refused_have_no_order(ledger: Ledger) -> None:
     assert ledger.complaints() == []
 
 
-def test_what_nobody_sent(ledger: Ledger) -> None:
+def test_ledger_complains_of_messages_never_sent(ledger: Ledger) -> None:
     ledger.on_delivered("s", SentMessage("p", "t/1", 1, 1))
     assert ["never sent" in each for each in ledger.complaints()] == [True]
 
@@ -110,7 +110,7 @@ def test_a_repetition_in_another_round(ledger: Ledger, qos: int, is_fault: bool)
     assert ledger.counts["repeated"] == 1
 
 
-def test_what_was_refused_may_come_in_another_round_but_once(ledger: Ledger) -> None:
+def test_ledger_allows_a_refused_message_once_in_a_later_round(ledger: Ledger) -> None:
     message = sent(ledger, 1, acked=False)
     ledger.on_refused(message)
     ledger.close_round()
@@ -120,7 +120,7 @@ def test_what_was_refused_may_come_in_another_round_but_once(ledger: Ledger) -> 
     assert len(ledger.close_round()) == 1
 
 
-def test_who_is_served(ledger: Ledger) -> None:
+def test_ledger_knows_which_clients_are_served(ledger: Ledger) -> None:
     old = sent(ledger, 1)
     ledger.mark()
     ledger.on_acked(old)

@@ -22,7 +22,7 @@ def test_the_same_seed_gives_the_same_plan() -> None:
     assert plan(options) != plan(options._replace(seed=8))
 
 
-def test_it_is_the_same_in_another_process() -> None:
+def test_plan_is_the_same_in_another_process() -> None:
     """Nothing of it hangs on the order of a set, say."""
     program = "from loadtest.chaos.plan import *; print(plan(Options(7, 600.0, tuple(KINDS), 2, True)))"
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
@@ -50,7 +50,7 @@ def test_every_target_is_met() -> None:
     assert targets == {"store", "gateway 1", "gateway 2", "Redis", "everything"}
 
 
-def test_it_fits_into_the_time() -> None:
+def test_plan_fits_into_the_time() -> None:
     for seed in range(20):
         steps = plan(Options(seed, 60.0, ALL, 2, True))
         assert 2 <= len(steps) <= 20
@@ -61,7 +61,7 @@ def test_an_hour_has_more_than_a_hundred_faults() -> None:
     assert sum(len(step.faults) for step in plan(Options(1, HOUR_S, ALL, 2, True))) > 300
 
 
-def test_what_overlaps_does_not_collide() -> None:
+def test_overlapping_faults_do_not_collide() -> None:
     steps = [step for seed in range(10) for step in plan(Options(seed, HOUR_S, ALL, 2, True)) if len(step.faults) > 1]
     assert len(steps) > 100
     for step in steps:
@@ -73,6 +73,6 @@ def test_what_overlaps_does_not_collide() -> None:
                 assert "everything" not in (one.target, other.target)
 
 
-def test_what_no_part_can_suffer_is_said() -> None:
+def test_faults_that_apply_to_no_part_are_refused() -> None:
     with pytest.raises(LoadTestError, match="no fault of cut, delay applies to this deployment"):
         plan(Options(1, 60.0, ("cut", "delay"), 0, False))

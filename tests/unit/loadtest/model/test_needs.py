@@ -29,7 +29,7 @@ COSTS = Costs(
 MILLIONS = Demand(1_000_000, 10_000_000, 1e6, size=200, topic_size=20, fan_out=2, keep_alive_s=50)
 
 
-def test_what_is_needed() -> None:
+def test_needs_of_a_fleet_follow_from_the_costs() -> None:
     found = needs(MILLIONS, COSTS)
     assert found.gateway_cores == pytest.approx(10 + 2 * 5 + 2)  # in, out, and 20,000 pings/s
     assert (found.gateways, found.gateway_bound) == (44, "CPU")  # 22 cores, each with half of one for messages
@@ -50,7 +50,7 @@ def test_what_is_needed() -> None:
         (Demand(1_000, 0, 1e6), 31, "CPU"),
     ],
 )
-def test_what_bounds_the_gateways(demand: Demand, gateways: int, bound: str) -> None:
+def test_gateway_number_follows_from_the_tightest_bound(demand: Demand, gateways: int, bound: str) -> None:
     found = needs(demand, COSTS)
     assert (found.gateways, found.gateway_bound) == (gateways, bound)
 
@@ -78,7 +78,7 @@ def test_numbers_as_people_write_them(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "M", "many", "-1", "nan", "1e30"])
-def test_what_is_no_number_is_said(text: str) -> None:
+def test_invalid_counts_are_refused(text: str) -> None:
     with pytest.raises(LoadTestError, match="use one like 20000, 250k or 1M"):
         count(text)
 

@@ -149,7 +149,7 @@ except OSError:
     assert syncs == (["b", "e"] if how == Syncs.SLOW else [])
 
 
-def test_what_was_synced_is_in_every_image(root: Path) -> None:
+def test_synced_bytes_are_in_every_image(root: Path) -> None:
     program = """
 import os, sys
 from pathlib import Path

@@ -20,7 +20,7 @@ SLOW = "queues-million"
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name == SLOW else []) for name in shipped()]
 )
-def test_what_comes_along_can_be_used(name: str) -> None:
+def test_bundled_workloads_load(name: str) -> None:
     found = load(name)
     assert found.text
     assert None not in found.deliveries()
@@ -79,7 +79,7 @@ def test_how_many_get_a_message(found: Workload, deliveries: int | None) -> None
         (b"name = '\xff'", "decode"),
     ],
 )
-def test_what_cannot_be_understood_is_said(text: str | bytes, fault: str) -> None:
+def test_invalid_workload_files_are_refused(text: str | bytes, fault: str) -> None:
     data = text.encode() if isinstance(text, str) else text
     with pytest.raises(BadWorkload) as raised:
         parse(data, "mine.toml")

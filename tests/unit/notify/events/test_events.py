@@ -105,7 +105,7 @@ def test_no_session_passes_what_was_too_much_to_tell_by_name(bench: Bench, monke
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_what_was_read_ahead_of_its_event_comes_once(qos: int, bench: Bench) -> None:
+def test_message_read_ahead_of_its_event_comes_once(qos: int, bench: Bench) -> None:
     assert bench.wire is not None
     bench.hub.lookup = Broadcast()
     client = bench.connect("c")

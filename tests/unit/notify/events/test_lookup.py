@@ -100,9 +100,7 @@ def test_broadcast_tells_every_gateway_by_name_and_merges(bench: WireBench) -> N
     assert bench.hub.told() == {"watched": 0, "everything": 3}
 
 
-def test_what_waits_for_a_gateway_that_does_not_read_is_bounded(
-    bench: WireBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_for_a_gateway_that_does_not_read_are_bounded(bench: WireBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "MOST_NAMED", 3)
     bench.hub.lookup = Broadcast()
     slow, other = bench.connect("slow"), bench.connect("other")
@@ -147,7 +145,7 @@ def test_of_too_many_queues_those_that_it_follows_are_told_before_the_end(
     assert told(slow) == [b"0a/1"], "by name again"
 
 
-def test_what_it_does_not_follow_any_more_is_not_kept_for_it(bench: WireBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_unfollowed_queues_are_not_kept(bench: WireBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "MOST_NAMED", 0)
     bench.hub.lookup = Broadcast()
     slow, other = bench.connect("slow"), bench.connect("other")
@@ -255,7 +253,9 @@ def test_an_entry_goes_with_a_word_or_when_the_table_is_away(clock: Clock) -> No
         assert list(table.watchers(b"0a")) == []
 
 
-def test_who_watches_more_than_is_kept_is_unknown(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gateway_that_watches_too_many_queues_is_unknown_to_the_table(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lookup_module, "MOST_WATCHED", 2)
     table = Table(clock)
     table.add("gw", {b"0a"}, LEASE_MS)
@@ -263,7 +263,7 @@ def test_who_watches_more_than_is_kept_is_unknown(clock: Clock, monkeypatch: pyt
     assert not table.knows("gw")
 
 
-def test_what_is_said_in_redis_is_as_the_documentation_says() -> None:
+def test_redis_messages_are_as_documented() -> None:
     changes = [WatchChange("gw-1", LEASE_MS, [b"0line/7"], [b"2+/7"]), WatchChange("gw-1", 0)]
     assert [msgspec.msgpack.decode(each, type=WatchChange) for each in vector("watched")] == changes
     assert [msgspec.msgpack.encode(each) for each in changes] == vector("watched")

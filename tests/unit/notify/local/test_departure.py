@@ -42,7 +42,7 @@ def connected(bench: WireBench) -> list[SessionState]:
     return [state for state in bench.store.sessions if state.connected]
 
 
-def test_it_goes_by_steps(bench: WireBench, gateway: Talk) -> None:
+def test_departure_closes_sessions_in_steps(bench: WireBench, gateway: Talk) -> None:
     gateway.tell(Goodbye("bye"))
     left = []
     while bench.peers.go_on():
@@ -55,7 +55,7 @@ def test_it_goes_by_steps(bench: WireBench, gateway: Talk) -> None:
     assert connected(bench) == []
 
 
-def test_who_claims_a_session_does_not_wait_for_its_turn(bench: WireBench, gateway: Talk) -> None:
+def test_claimed_sessions_of_a_departure_are_closed_first(bench: WireBench, gateway: Talk) -> None:
     other = bench.connect("gw-2")
     waiting = [other.ask(Claim(f"c{i}", False)) for i in range(10)]
     other.call(Follow("to/0", True, -1, True))  # so all of them are there, in however many turns
@@ -71,7 +71,7 @@ def test_who_claims_a_session_does_not_wait_for_its_turn(bench: WireBench, gatew
     assert sorted(payloads(bench.store, "will/#")) == sorted(b"%d" % i for i in range(CLIENTS))
 
 
-def test_it_comes_back_under_its_name_meanwhile(bench: WireBench, gateway: Talk) -> None:
+def test_gateway_returns_under_its_name_during_its_departure(bench: WireBench, gateway: Talk) -> None:
     gateway.tell(Goodbye("bye"))
     again = bench.connect("gw-1")
     assert not again.welcome.resumed

@@ -50,7 +50,7 @@ def is_refused(answer: WireMessage) -> bool:
 
 @pytest.mark.parametrize("topic_filter", ["#", "+/1", "t/+", "t/1/#", "+/#"])
 @pytest.mark.parametrize("start", ["earliest", "-1h", "2020-01-01T00:00:00Z", "@0", "0", "=0"])
-def test_what_no_queue_has_is_refused_where_it_is_asked_for(
+def test_group_start_that_no_queue_has_is_refused(
     bench: WireBench, client: Talk, topic_filter: str, start: str
 ) -> None:
     publish(bench.store, "t/1", b"a", b"b")

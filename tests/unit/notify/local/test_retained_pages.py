@@ -59,7 +59,7 @@ def test_only_what_is_sent_next_is_known_of_those_that_the_client_does_not_take(
     assert session.listings == 1
 
 
-def test_what_is_stored_before_its_page_comes_is_not_given_as_retained_as_well(bench: Bench, publisher: Client) -> None:
+def test_message_stored_before_its_retained_page_comes_once(bench: Bench, publisher: Client) -> None:
     client = bench.connect("a", receive_maximum=10)
     client.subscribe("t/#", qos=1)
     publisher.publish_whole(TOPICS[-1], b"new", 1, retain=True)

@@ -50,7 +50,7 @@ def test_the_oldest_go_first_and_no_more_is_kept_than_allowed(queue: tuple[Messa
     store.close()
 
 
-def test_nothing_is_kept_of_a_queue_that_nobody_follows(queue: tuple[MessageStore, Queue]) -> None:
+def test_range_cache_drops_queues_that_nobody_follows(queue: tuple[MessageStore, Queue]) -> None:
     store, of = queue
     cache = RangeCache(2_000)
     cache.add(100, [(of, 0, store.read(of, 0, 5, 1 << 20))])
@@ -62,7 +62,7 @@ def test_nothing_is_kept_of_a_queue_that_nobody_follows(queue: tuple[MessageStor
     store.close()
 
 
-def test_one_frame_may_be_larger_so_that_it_can_be_delivered(queue: tuple[MessageStore, Queue]) -> None:
+def test_range_cache_keeps_one_frame_larger_than_its_bound(queue: tuple[MessageStore, Queue]) -> None:
     store, of = queue
     cache = RangeCache(1_000)
     cache.add(10_000, [(of, 0, store.read(of, 0, 3, 1 << 20))])

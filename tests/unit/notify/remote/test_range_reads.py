@@ -103,7 +103,7 @@ def test_no_range_is_asked_for_twice_by_one_who_reads_and_looks_ahead() -> None:
     assert len(asked.requests) == 0
 
 
-def test_one_who_comes_in_between_looks_ahead_behind_what_is_on_its_way() -> None:
+def test_second_reader_reads_ahead_after_the_ranges_under_way() -> None:
     asked = Asked()
     asked.reads.cache.add(100, [(asked.queue, 0, some_records())])
     asked.reads.read(asked.queue, 0, RECORDS, MIB)

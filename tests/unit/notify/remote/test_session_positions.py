@@ -38,7 +38,7 @@ def mirrors(bench: Bench) -> Mirrors:
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["one connection", "cut"])
-def test_what_a_queue_that_is_not_followed_again_has_is_not_passed_over(
+def test_session_position_waits_for_queues_not_followed_again_yet(
     is_cut: bool, start_bench: StartBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store was restarted. Where its log ends, as it says with one queue, counts once all are followed again."""

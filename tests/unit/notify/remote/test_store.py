@@ -78,7 +78,7 @@ def test_the_first_range_is_asked_for_the_next_ones_come(reading: Reading) -> No
     assert reading.wire.figures.reads == 1
 
 
-def test_what_nobody_reads_is_not_pushed_on(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pushes_stop_when_nobody_reads_them(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_reads, "MOST_UNREAD_BYTES", 1_000)
     reading.publish(b"1")
     reading.asked()
@@ -95,7 +95,7 @@ def test_what_nobody_reads_is_not_pushed_on(reading: Reading, monkeypatch: pytes
     assert reading.wire.figures.pushes == pushes + 1
 
 
-def test_what_was_pushed_is_asked_for_once_it_had_to_go(reading: Reading) -> None:
+def test_pushed_range_is_asked_for_after_it_left_the_cache(reading: Reading) -> None:
     reading.publish(b"1")
     reading.asked()
     reading.publish(b"2")
@@ -119,7 +119,7 @@ def read_on(reading: Reading) -> tuple[list[bytes], int]:
     return payloads, rounds
 
 
-def test_who_is_far_behind_does_not_wait_for_each_range(reading: Reading) -> None:
+def test_reader_far_behind_reads_ranges_ahead(reading: Reading) -> None:
     sent = [b"%d" % number for number in range(2_000)]
     reading.publish(*sent)
     received, rounds = read_on(reading)
@@ -139,7 +139,7 @@ def test_ranges_asked_for_ahead_may_be_shorter_than_expected(reading: Reading) -
     assert read_on(reading)[0] == sent
 
 
-def test_who_is_far_behind_passes_over_what_no_frame_can_hold(reading: Reading) -> None:
+def test_reader_far_behind_skips_a_record_that_no_frame_can_hold(reading: Reading) -> None:
     """The range that says so has no records."""
     sent = [b"%d" % number for number in range(500)]
     reading.publish(*sent)
@@ -159,7 +159,7 @@ def test_only_so_many_are_asked_ahead_for(reading: Reading) -> None:
     assert reading.wire.figures.reads - before <= 5 + remote_reads.AHEAD
 
 
-def test_nothing_is_made_of_a_queue_that_is_not_followed_any_more(reading: Reading) -> None:
+def test_events_of_an_unfollowed_queue_are_ignored(reading: Reading) -> None:
     reading.publish(b"1")
     reading.asked()
     reading.gateway.queues.unfollow(reading.queue)
@@ -170,7 +170,7 @@ def test_nothing_is_made_of_a_queue_that_is_not_followed_any_more(reading: Readi
     assert reading.gateway.queues.ranges.cache.get(reading.queue, 1) is None
 
 
-def test_who_stays_alone_is_told_of_what_grew_before_and_after(tmp_path: Path) -> None:
+def test_last_member_is_told_of_queues_that_grew_before_and_after(tmp_path: Path) -> None:
     store = MessageStore(small(tmp_path))
     hub = Hub(store)
     left, stays = LocalStore.join(hub, "left"), LocalStore.join(hub, "stays")
@@ -186,7 +186,7 @@ def test_who_stays_alone_is_told_of_what_grew_before_and_after(tmp_path: Path) -
     store.close()
 
 
-def test_what_is_appended_while_the_store_is_away_fits_its_frames(reading: Reading) -> None:
+def test_batches_appended_while_the_store_is_away_fit_its_frames(reading: Reading) -> None:
     reading.wire.cut()
     payloads = [b"%02d" % number + bytes(5_000) for number in range(20)]
     batch = batch_of(*payloads, topic=b"t/1")

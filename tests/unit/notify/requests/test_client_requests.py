@@ -106,7 +106,7 @@ def test_an_answer_says_where_each_run_of_messages_is(talk: Talk) -> None:
     assert (record.topic, record.payload, record.log_offset) == (b"a", b"1", second.log_offset + 48)
 
 
-def test_what_is_sent_again_is_stored_once_and_answered_alike(bench: WireBench, talk: Talk) -> None:
+def test_resent_publish_is_stored_once_and_answered_alike(bench: WireBench, talk: Talk) -> None:
     answers = [publish(talk, sequence, "a", "b") for sequence in (1, 2, 3)]
     assert [publish(talk, sequence, "a", "b") for sequence in (1, 2, 3)] == answers
     talk.cut()
@@ -162,7 +162,7 @@ def test_of_too_many_clients_the_oldest_are_forgotten(bench: WireBench, monkeypa
     assert sorted(bench.store.peers) == ["c2", "c3"]
 
 
-def test_what_is_older_than_the_memory_is_stored_and_nobody_knows_where(bench: WireBench, talk: Talk) -> None:
+def test_resent_publish_older_than_the_memory_has_no_position(bench: WireBench, talk: Talk) -> None:
     for sequence in range(1, 100):
         publish(talk, sequence, "a")
     answer = talk.call(Publish(1, Wait.POLICY), messages("a"))
@@ -171,7 +171,7 @@ def test_what_is_older_than_the_memory_is_stored_and_nobody_knows_where(bench: W
     assert publish(talk, 36, "a").queue_offsets == [35]
 
 
-def test_another_message_with_a_sequence_that_was_there(talk: Talk) -> None:
+def test_publish_with_a_used_sequence_and_other_messages_is_refused(talk: Talk) -> None:
     publish(talk, 1, "a")
     for other in (messages("b"), messages("a", "b"), messages("+"), messages("a") * 50):
         assert isinstance(talk.call(Publish(1, Wait.POLICY), other), Failed)
@@ -289,7 +289,7 @@ def _rfc3339(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
 
 
-def test_what_retention_dropped_is_not_read(bench: WireBench, tmp_path: Path) -> None:
+def test_scan_skips_messages_that_retention_dropped(bench: WireBench, tmp_path: Path) -> None:
     bench = WireBench(tmp_path / "small", segment_bytes=512 << 10, retention_bytes=1 << 20)
     talk = bench.connect("c", Role.CLIENT)
     old = publish(talk, 1, "a", "a")

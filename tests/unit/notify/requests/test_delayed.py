@@ -71,7 +71,7 @@ def pages(talk: Talk, limit: int) -> list[tuple[int, int, str, bytes]]:
     return found
 
 
-def test_who_follows_is_told_when_it_is_due(bench: WireBench, talk: Talk, clock: WallClock) -> None:
+def test_followers_are_told_when_a_delayed_message_is_due(bench: WireBench, talk: Talk, clock: WallClock) -> None:
     following = talk.call(Follow("t", False, -1, False))
     assert isinstance(following, Following)
     publish(talk, 1, delayed(bench.store.now_ms() + 30_000))
@@ -85,7 +85,7 @@ def test_who_follows_is_told_when_it_is_due(bench: WireBench, talk: Talk, clock:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 1_000])
-def test_what_is_pending(bench: WireBench, talk: Talk, limit: int) -> None:
+def test_pending_delayed_messages_are_listed_by_due_time(bench: WireBench, talk: Talk, limit: int) -> None:
     now_ms = bench.store.now_ms()
     wanted = []
     for i in range(5):
@@ -142,7 +142,9 @@ def test_a_pending_message_is_read_as_it_would_be_published(bench: WireBench, ta
     assert isinstance(talk.call(GetDelayed(at, due_ms)), Failed)
 
 
-def test_that_it_was_taken_back_is_said_once_it_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_delayed_message_is_answered_once_that_is_safe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = WireBench(tmp_path, flush="sync")
     talk = bench.connect("sdk", Role.CLIENT)
     due_ms = bench.store.now_ms() + 60_000

@@ -122,7 +122,7 @@ def numbered(first: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-def test_what_is_not_acked_comes_back(bench: Bench) -> None:
+def test_unacknowledged_messages_come_back(bench: Bench) -> None:
     one = Consumer(bench, "one")
     publish(bench.store, "t/1", *numbered(0, 20))
     assert one.pop(10) == numbered(0, 10)
@@ -222,7 +222,7 @@ def test_retries_and_dead_letters(bench: Bench) -> None:
     assert b"penstock-topic\x00\x03t/1" in found.properties
 
 
-def test_what_nobody_looked_at_was_not_delivered(bench: Bench) -> None:
+def test_messages_given_back_unseen_do_not_count_as_delivered(bench: Bench) -> None:
     publish(bench.store, "t/1", *(b"%d" % number for number in range(2)))
     consumer, other = Consumer(bench, "c"), Consumer(bench, "other")
     for _ in range(3 * SETTINGS.max_deliveries):
@@ -240,7 +240,7 @@ def test_what_nobody_looked_at_was_not_delivered(bench: Bench) -> None:
     assert other.pop() == [b"0", b"1"]
 
 
-def test_who_gives_messages_back_unseen_is_not_handed_them_by_a_request_from_before(bench: Bench) -> None:
+def test_messages_given_back_unseen_do_not_answer_an_earlier_request(bench: Bench) -> None:
     """It would give them back again, and others would have what follows them first."""
     publish(bench.store, "t/1", *(b"%d" % number for number in range(300)))
     leaving, other = Consumer(bench, "leaving"), Consumer(bench, "other")
@@ -354,7 +354,7 @@ def test_reset_and_drop(bench: Bench) -> None:
     assert not len(bench.store.groups)
 
 
-def test_what_cannot_be(bench: Bench) -> None:
+def test_invalid_group_requests_are_refused(bench: Bench) -> None:
     one = Consumer(bench, "one")
 
     def code(answer: object) -> FailureCode:
@@ -492,7 +492,7 @@ def test_not_too_many_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
     assert one.took(asked[0]) == [b"a"]
 
 
-def test_nothing_new_is_handed_out_while_the_log_takes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_messages_are_not_handed_out_while_the_log_is_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "MOST_UNWRITTEN", 3)
     one = Consumer(bench, "one")
     publish(bench.store, "t/1", *numbered(0, 6))

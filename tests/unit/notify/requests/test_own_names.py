@@ -57,7 +57,7 @@ def in_log(topic: str, namespace: str) -> str:
 
 
 @pytest.mark.parametrize("namespace", ["", "acme"])
-def test_what_is_the_servers_cannot_be_written_through_the_stores_port(bench: WireBench, namespace: str) -> None:
+def test_servers_topics_cannot_be_published_to_through_the_store(bench: WireBench, namespace: str) -> None:
     topics = [in_log(topic, namespace) for topic in OF_SERVERS]
     assert refusals(bench, namespace, topics) == dict.fromkeys(topics, True)
     ordinary = [in_log(topic, namespace) for topic in ORDINARY]

@@ -338,7 +338,7 @@ BAD_CHANGES = [
 
 
 @pytest.mark.parametrize("records", GOOD_MESSAGES)
-def test_what_gets_in(bench: WireBench, talk: Talk, records: bytes) -> None:
+def test_append_accepts_valid_records(bench: WireBench, talk: Talk, records: bytes) -> None:
     assert isinstance(talk.call(Append(1), records), Appended)
     assert isinstance(bench.connect("sdk", Role.CLIENT).call(Append(1), records), Appended)
 
@@ -351,7 +351,7 @@ def test_servers_alone_say_something_of_themselves(bench: WireBench, talk: Talk)
 
 
 @pytest.mark.parametrize(("records", "fault"), BAD_MESSAGES)
-def test_what_does_not_get_in(bench: WireBench, talk: Talk, records: bytes, fault: str) -> None:
+def test_append_refuses_invalid_records(bench: WireBench, talk: Talk, records: bytes, fault: str) -> None:
     end = bench.store.end
     good = one(b"good")
     assert talk.call(Append(1), good + records) == Failed(
@@ -388,7 +388,7 @@ def test_a_client_only_publishes(bench: WireBench) -> None:
     assert isinstance(client.call(Append(2), bytes(batch_of(b"x"))), Appended)
 
 
-def test_nobody_says_that_another_holds_a_session(bench: WireBench, talk: Talk) -> None:
+def test_session_holder_is_the_peer_that_appends(bench: WireBench, talk: Talk) -> None:
     records = bytes(batch_of(b"1")) + changes_of(SessionOpened("c", False, 60, None, "other")) + bytes(batch_of(b"2"))
     assert isinstance(talk.call(Append(1), records), Appended)
     state = bench.store.sessions.get("c")
@@ -455,7 +455,7 @@ def test_credit_comes_back_with_the_answer(talk: Talk) -> None:
         (lambda talk: talk.send(b"\xff" * 16), "a frame cannot be 4294967295 bytes long"),
     ],
 )
-def test_who_breaks_the_rules(talk: Talk, send: Callable[[Talk], None], fault: str) -> None:
+def test_frames_that_break_the_protocol_are_refused(talk: Talk, send: Callable[[Talk], None], fault: str) -> None:
     assert error_of(lambda: send(talk)) == fault
 
 

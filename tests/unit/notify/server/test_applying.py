@@ -81,7 +81,7 @@ def test_the_end_of_the_log_is_what_is_in_the_queues(bench: WireBench) -> None:
     assert topic_end(bench.store) == COUNT
 
 
-def test_what_changes_something_waits_and_reads_do_not(bench: WireBench) -> None:
+def test_changes_wait_while_a_publish_is_applied_and_reads_do_not(bench: WireBench) -> None:
     client, gateway = bench.connect("client", Role.CLIENT), bench.connect("gateway")
     refs = follow(gateway)
     published = client.ask(Publish(1, Wait.STORED), records())
@@ -158,7 +158,7 @@ def test_a_publish_sent_again_meanwhile_is_stored_once(bench: WireBench) -> None
     assert topic_end(bench.store) == COUNT
 
 
-def test_what_is_appended_in_spite_of_it_comes_behind(bench: WireBench) -> None:
+def test_append_during_applying_is_applied_after_it(bench: WireBench) -> None:
     client = bench.connect("client", Role.CLIENT)
     request = client.ask(Publish(1, Wait.STORED), records())
     batch = RecordBatch()

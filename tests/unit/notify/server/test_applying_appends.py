@@ -86,7 +86,7 @@ def holder(bench: WireBench, client_id: str = "c1") -> str | None:
     return found.name if found is not None else None
 
 
-def test_others_are_served_meanwhile_and_what_is_behind_it_waits(bench: WireBench) -> None:
+def test_applying_an_append_serves_other_peers_and_delays_the_next_request(bench: WireBench) -> None:
     one, two, client = bench.connect("gw-1"), bench.connect("gw-2"), bench.connect("client", Role.CLIENT)
     refs = follow(two)
     ends = [bench.store.end]
@@ -258,7 +258,7 @@ def test_a_gateway_that_is_silent_while_it_waits_is_not_gone(bench: WireBench) -
     assert not bench.peers.leases_ended
 
 
-def test_what_was_applied_before_a_step_failed_is_not_applied_again(
+def test_changes_applied_before_a_failed_step_are_not_applied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(message_store, "FIRST_WORK", 1_000_000)
@@ -296,7 +296,7 @@ def test_what_was_applied_before_a_step_failed_is_not_applied_again(
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_what_waits_on_a_connection_that_another_one_replaced_is_not_stored(bench: WireBench, is_first: bool) -> None:
+def test_waiting_append_of_a_replaced_connection_is_not_stored(bench: WireBench, is_first: bool) -> None:
     """The peer sends it again there, perhaps in other pieces."""
     other, old = bench.connect("gw-2"), bench.connect("producer:feed", Role.CLIENT)
     other.ask(Append(1), records())

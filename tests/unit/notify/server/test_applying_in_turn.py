@@ -120,7 +120,7 @@ def test_a_peer_that_never_pauses_lets_others_come_in_between(server: StoreServe
     assert 0 <= done_before <= 3
 
 
-def test_who_follows_is_told_between_two_of_them(server: StoreServer, loop: Loop) -> None:
+def test_followers_are_told_between_two_large_appends(server: StoreServer, loop: Loop) -> None:
     one, two = Gateway(server, "gw-1"), Gateway(server, "gw-2")
     loop.settle()
     two.say(encode(Follow("load/+", False, -1, False), 1))

@@ -54,7 +54,7 @@ def hello(token: str = "", operator_token: str = "", on_behalf_of: str = BROWSER
         (hello("c", "g"), {"client": "c", "gateway": "g"}, True),
     ],
 )
-def test_who_could_be_an_operator_or_a_gateway_is_believed(
+def test_origin_stated_by_an_operator_or_a_gateway_is_believed(
     said: Hello, tokens: dict[str, str | None], is_believed: bool
 ) -> None:
     expected = Origin(BROWSER) if is_believed else Origin(OWN, (), BROWSER)

@@ -70,7 +70,7 @@ def test_how_questions_end() -> None:
     assert asked.take_told() == [("c", None)]
 
 
-def test_what_waits_is_bounded() -> None:
+def test_waiting_questions_to_a_gateway_are_bounded() -> None:
     asked = Asked()
     for number in range(MOST_ASKED):
         asked.describe(str(number))
@@ -94,7 +94,7 @@ def test_a_gateway_tells_its_figures() -> None:
     assert asked.take_told() == [("7", REPORT), ("8", None)]
 
 
-def test_who_cannot_answer_is_not_asked() -> None:
+def test_peers_that_cannot_describe_clients_are_not_asked() -> None:
     asked = Asked()
     for role, versions in ((Role.GATEWAY, [DESCRIBING_VERSION]), (Role.CLIENT, VERSIONS), (Role.OPERATOR, VERSIONS)):
         asked.descriptions.met(Hello(list(versions), role, "peer"))

@@ -66,7 +66,7 @@ def test_refs_outlive_the_connection(bench: WireBench) -> None:
     assert len(reader.call_frame(Read([(ref, 0)], 10, 1000)).records) == 48
 
 
-def test_what_was_read_to_its_end_is_pushed(bench: WireBench) -> None:
+def test_queue_read_to_its_end_is_pushed(bench: WireBench) -> None:
     publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
     ref, other = followed(reader).queues[0].ref, followed(reader, "t/2").queues[0].ref
     reader.call(Read([(ref, 0)], 10, 1000))
@@ -79,7 +79,7 @@ def test_what_was_read_to_its_end_is_pushed(bench: WireBench) -> None:
     assert reader.events(Grew) == []
 
 
-def test_what_is_safe_is_said_with_what_is_pushed_and_alone_when_it_becomes_so_later(
+def test_safe_offset_is_told_with_a_push_and_alone_when_it_advances_later(
     bench: WireBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
@@ -99,7 +99,7 @@ def test_what_is_safe_is_said_with_what_is_pushed_and_alone_when_it_becomes_so_l
     assert publisher.events(Safe) == [], "it follows no queue"
 
 
-def test_what_was_read_since_it_grew_is_not_pushed(bench: WireBench) -> None:
+def test_records_read_since_the_queue_grew_are_not_pushed(bench: WireBench) -> None:
     """An empty range would be taken for all that there is at its place, whatever comes there later."""
     publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
     ref = followed(reader).queues[0].ref
@@ -111,7 +111,7 @@ def test_what_was_read_since_it_grew_is_not_pushed(bench: WireBench) -> None:
     assert pushed(reader) == [(ref, 1, [b"2"])]
 
 
-def test_who_is_given_more_of_one_queue_knows_of_the_others(bench: WireBench) -> None:
+def test_push_of_one_queue_comes_with_the_ends_of_the_others(bench: WireBench) -> None:
     """A gateway merges queues that have the same messages: it would deliver one of them twice."""
     publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
     whole, part = (followed(reader, name).queues[0].ref for name in ("t/#", "t/1"))
@@ -127,7 +127,7 @@ def test_who_is_given_more_of_one_queue_knows_of_the_others(bench: WireBench) ->
     assert ranges == Ranges([(whole, 0, 2)])
 
 
-def test_what_was_not_read_to_its_end_is_not_pushed(bench: WireBench) -> None:
+def test_queue_not_read_to_its_end_is_not_pushed(bench: WireBench) -> None:
     publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
     ref = followed(reader).queues[0].ref
     publisher.call(Append(1), message(b"1") + message(b"2"))
@@ -159,7 +159,7 @@ def test_the_log_s_end_is_told_once_all_queues_are(bench: WireBench) -> None:
     assert ends_told(reader) == [first_end, first_end, bench.store.end, bench.store.end]
 
 
-def test_who_comes_back_knows_the_end_once_it_knows_its_queues(bench: WireBench) -> None:
+def test_returning_peer_is_told_the_log_end_after_its_queues(bench: WireBench) -> None:
     publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
     followed(reader)
     followed(reader, "t/1")
@@ -168,7 +168,7 @@ def test_who_comes_back_knows_the_end_once_it_knows_its_queues(bench: WireBench)
     assert ends_told(bench.connect("gw-2")) == [bench.store.end]
 
 
-def test_who_has_enough_is_told_of_the_end_only(bench: WireBench) -> None:
+def test_peer_with_enough_pushes_is_told_of_queue_ends_only(bench: WireBench) -> None:
     publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
     ref = followed(reader).queues[0].ref
     reader.call(Read([(ref, 0)], 10, 1000))
@@ -216,7 +216,7 @@ def test_a_read_goes_on_where_one_pack_ends(bench: WireBench, max_bytes: int, mo
     assert rest == Ranges([(ref, 1_990, 10)])
 
 
-def test_nothing_is_pushed_on_a_new_connection(bench: WireBench) -> None:
+def test_new_connection_gets_no_pushes_before_it_reads(bench: WireBench) -> None:
     publisher, reader = bench.connect("gw-1"), bench.connect("gw-2")
     ref = followed(reader).queues[0].ref
     reader.call(Read([(ref, 0)], 10, 1000))
@@ -254,7 +254,7 @@ def test_a_queue_is_followed_as_often_as_it_was_asked_for(bench: WireBench) -> N
     assert followed(reader).queues[0].ref != ref
 
 
-def test_who_is_gone_follows_nothing(bench: WireBench) -> None:
+def test_departed_peer_follows_no_queues(bench: WireBench) -> None:
     reader = bench.connect("gw-2")
     followed(reader, "t/+/x")
     assert bench.store.queues.counts()["live"] == 1

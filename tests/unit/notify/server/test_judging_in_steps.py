@@ -86,7 +86,7 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_one_topic_in_each_step(bench: WireBench, users: StoreUsers, name: str) -> None:
+def test_permissions_are_judged_one_topic_in_each_step(bench: WireBench, users: StoreUsers, name: str) -> None:
     """With 1,000 rules each decision takes 0.4 ms: 2,900 topics held the loop for 1.2 s, 500 for 0.2. Meanwhile others
     are served, and what is behind on the connection waits."""
     client, other = connect(bench, users), connect(bench, users, "other")
@@ -109,7 +109,7 @@ def test_one_topic_in_each_step(bench: WireBench, users: StoreUsers, name: str) 
 
 
 @pytest.mark.parametrize("name", ["Publish", "Append"])
-def test_nothing_is_stored_where_the_last_topic_is_refused(bench: WireBench, users: StoreUsers, name: str) -> None:
+def test_publish_is_not_stored_if_its_last_topic_is_refused(bench: WireBench, users: StoreUsers, name: str) -> None:
     client = connect(bench, users)
     message, _ = REQUESTS[name]
     assert failure(client.call(message, of_topics(COUNT, last=b"other"))) == FailureCode.NOT_PERMITTED
@@ -167,7 +167,7 @@ def test_a_peer_that_is_not_read_meanwhile_keeps_its_lease(bench: WireBench, use
     assert isinstance(client.answer(request), wire.Published)
 
 
-def test_one_that_is_sent_again_costs_no_more_than_what_was_stored(bench: WireBench) -> None:
+def test_resent_publish_costs_no_more_than_the_stored_one(bench: WireBench) -> None:
     """80,000 topics under a sequence that is stored had no bound: to look for their places took 240 ms."""
     client = bench.connect("c", Role.CLIENT)
     records = of_topics(0, last=b"line/0000") * 4_000
@@ -186,7 +186,7 @@ def test_remembered_answers_are_bounded_in_characters(bench: WireBench, users: S
     assert sum(len(each.topic) for each in known) <= permits.REMEMBERED_CHARACTERS
 
 
-def test_who_is_not_judged_may(users: StoreUsers) -> None:
+def test_permits_without_a_user_allow_everything(users: StoreUsers) -> None:
     steps = Permits(None).judging(lambda: [Permission("publish", "a")], lambda: None, lambda: None)
     with pytest.raises(StopIteration) as end:
         next(steps)

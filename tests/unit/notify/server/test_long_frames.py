@@ -100,7 +100,7 @@ def test_items_of_one_frame(tmp_path: Path) -> None:
     bench.store.close()
 
 
-def test_what_is_behind_a_long_frame_waits(tmp_path: Path) -> None:
+def test_requests_after_a_long_frame_wait(tmp_path: Path) -> None:
     bench = WireBench(tmp_path)
     talk = bench.connect("gw-1")
     refs = followed(talk, 1)
@@ -180,9 +180,7 @@ def test_a_connection_that_ends_between_copy_and_append_stores_nothing(
     bench.store.close()
 
 
-def test_what_is_wrong_with_a_large_publish_is_said_when_it_is_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fault_of_a_large_publish_is_told_when_it_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_appends, "LARGE_PUBLISH_BYTES", 20_000)
     bench = WireBench(tmp_path)
     talk = bench.connect("client", Role.CLIENT)
@@ -342,7 +340,7 @@ def test_a_client_that_changes_too_much_at_once_is_refused(
     bench.store.close()
 
 
-def test_one_that_is_stored_is_not_refused(tmp_path: Path) -> None:
+def test_stored_publish_is_not_refused_under_a_lower_bound(tmp_path: Path) -> None:
     """The bound was made lower, and the client had no answer."""
     bench = WireBench(tmp_path, WireSettings(max_changes_per_publish=10 * MOST))
     records = batch(2 * MOST)
@@ -365,7 +363,7 @@ def test_a_gateway_has_no_such_bound(tmp_path: Path) -> None:
     bench.store.close()
 
 
-def test_what_messages_count_as() -> None:
+def test_messages_count_as_changes_by_topic_flags_and_length() -> None:
     retained, delayed, long = RecordFlag.RETAIN, RecordFlag.DELAYED, b"x" * 640
     for rows, count in (
         ([], 0),

@@ -112,12 +112,12 @@ def test_a_gateways_name_is_free_for_a_tenant(bench: WireBench) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.GATEWAY, Role.CLIENT])
-def test_nobody_names_itself_as_the_log_does(bench: WireBench, role: Role) -> None:
+def test_peer_name_with_a_namespace_prefix_is_refused(bench: WireBench, role: Role) -> None:
     with pytest.raises(WireError, match="no peer may have a name that begins with"):
         bench.connect(f"$ns:acme/{NAME}", role)
 
 
-def test_one_that_leaves_takes_nothing_from_its_namesake(bench: WireBench) -> None:
+def test_departing_peer_takes_nothing_from_its_namesake(bench: WireBench) -> None:
     """Neither what it holds of a group, nor its name."""
     talks = {name: come(bench, "", name, "c") for name in ("acme", "beta")}
     refs = {}

@@ -74,7 +74,7 @@ def test_an_append_is_one_batch_that_says_how_far_the_peer_came(bench: WireBench
     assert decode_change(last.type, last.payload) == PeerAppended("gw", 1)
 
 
-def test_what_is_sent_again_is_stored_once(bench: WireBench) -> None:
+def test_resent_append_is_stored_once(bench: WireBench) -> None:
     gateway = bench.connect("gw")
     gateway.call(Append(1), message(b"1"))
     gateway.call(Append(2), message(b"2"))
@@ -112,7 +112,7 @@ def test_an_append_is_answered_once_it_is_safe(bench: WireBench, monkeypatch: py
     assert stored(bench) == [b"1", b"2"]
 
 
-def test_what_was_refused_is_refused_again_as_long_as_the_peer_may_not_know(bench: WireBench) -> None:
+def test_refused_append_is_refused_again_until_the_peer_knows(bench: WireBench) -> None:
     gateway = bench.connect("gw")
     gateway.call(Append(1), message(b"1"))
     gateway.ask(Append(2), message(b"2", topic=b"t/#"))
@@ -152,7 +152,7 @@ def test_refusals_in_a_row_are_one_range(bench: WireBench) -> None:
     assert bench.store.peers.get("gw") == PeerState(1_000, ((1, 999),))
 
 
-def test_what_no_segment_holds(tmp_path: Path) -> None:
+def test_append_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
     bench = WireBench(tmp_path, segment_bytes=64 << 10)
     gateway = bench.connect("gw")
     assert gateway.welcome.max_frame_bytes < 64 << 10
@@ -244,7 +244,7 @@ def test_a_gateway_waits_for_a_session_once(bench: WireBench) -> None:
     assert isinstance(two.answer(last), Claimed)
 
 
-def test_who_is_cut_off_is_told_again_and_may_ask_again(bench: WireBench) -> None:
+def test_claims_and_take_overs_are_repeated_after_a_cut(bench: WireBench) -> None:
     one, two = bench.connect("gw-1"), bench.connect("gw-2")
     opened(one)
     one.cut()
@@ -263,7 +263,7 @@ def test_who_is_cut_off_is_told_again_and_may_ask_again(bench: WireBench) -> Non
 # --- leases
 
 
-def test_who_is_silent_is_gone_and_its_wills_are_sent_once(bench: WireBench) -> None:
+def test_silent_peer_is_gone_and_its_wills_are_sent_once(bench: WireBench) -> None:
     gateway = bench.connect("gw-1")
     opened(gateway, will=WILL)
     gateway.cut()
@@ -293,7 +293,7 @@ def test_a_silent_connection_is_ended(bench: WireBench) -> None:
     assert bench.peers.leases_ended == 1
 
 
-def test_who_waits_for_a_session_of_a_silent_one_gets_it(bench: WireBench) -> None:
+def test_claimed_session_of_a_silent_peer_is_granted_after_its_lease(bench: WireBench) -> None:
     one, two = bench.connect("gw-1"), bench.connect("gw-2")
     opened(one)
     asked = two.ask(Claim("c1", False))
@@ -437,7 +437,7 @@ def test_a_full_disk_refuses_appends_and_goes_on(bench: WireBench, monkeypatch: 
     assert bench.connect("gw").welcome.appended == 0
 
 
-def test_what_was_sent_before_a_refusal_was_heard_is_refused(bench: WireBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_appends_sent_before_a_refusal_was_heard_are_refused(bench: WireBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be room again by then: a publisher's later messages must not stand before those that it sends again."""
     gateway = bench.connect("gw")
     with monkeypatch.context() as full:

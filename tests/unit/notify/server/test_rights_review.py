@@ -121,7 +121,7 @@ def test_few_questions_wait_at_a_time(reviewed: Reviewed) -> None:
     assert not reviewed.taken
 
 
-def test_what_is_refused_is_taken_away(reviewed: Reviewed) -> None:
+def test_rights_review_ends_only_what_is_refused(reviewed: Reviewed) -> None:
     reviewed.client("c", 3)
     begin(reviewed)
     answers = {"c/0": MAX_QOS, "c/1": REFUSED, "c/2": UNANSWERED}
@@ -130,7 +130,7 @@ def test_what_is_refused_is_taken_away(reviewed: Reviewed) -> None:
     assert [each.topic for each in reviewed.taken] == ["c/1"]
 
 
-def test_nothing_is_taken_away_without_an_answer_at_once(reviewed: Reviewed) -> None:
+def test_rights_review_ends_nothing_without_an_answer(reviewed: Reviewed) -> None:
     """As where a server that keeps failing is not asked for a while."""
     reviewed.client("c", 3 * MOST_ASKED)
     reviewed.tick(0)

@@ -26,7 +26,7 @@ def refusal(address: StoreAddress, token: str, tls: TlsContext | None = None) ->
     return refused.value
 
 
-def test_who_leads_is_told_to_peers_with_a_token() -> None:
+def test_standby_tells_the_leader_to_peers_with_a_token() -> None:
     async def run() -> None:
         leader = f"127.0.0.1:{free_port()}"
         port = StandbyPort(WireSettings(handshake_timeout_s=1), {"client": "right"}, lambda: leader)
@@ -70,7 +70,7 @@ def test_with_tls(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_nothing_listens_where_nobody_looks() -> None:
+def test_standby_with_port_zero_does_not_listen() -> None:
     async def run() -> None:
         port = StandbyPort(WireSettings(), {"client": None}, lambda: "")
         await port.listen(StoreAddress.parse("tcp://127.0.0.1:0", any_port=True), None)

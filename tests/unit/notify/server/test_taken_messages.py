@@ -68,7 +68,7 @@ def begun(bench: WireBench, partitions: int = 0) -> None:
     bench.kill()
 
 
-def test_what_was_handed_out_before_a_kill_is_done_with_once(bench: WireBench) -> None:
+def test_messages_handed_out_before_a_kill_are_taken_over_once(bench: WireBench) -> None:
     begun(bench)
     one, two = Gateway(bench, "gw-1"), Gateway(bench, "gw-2")
     assert isinstance(one.take(1, 1, 3), Appended)
@@ -79,7 +79,7 @@ def test_what_was_handed_out_before_a_kill_is_done_with_once(bench: WireBench) -
     assert Gateway(bench, "gw-3").pop(10) == [0, 4, 5]
 
 
-def test_what_another_gateway_has_by_now_is_refused(bench: WireBench) -> None:
+def test_messages_leased_to_another_gateway_cannot_be_taken_over(bench: WireBench) -> None:
     begun(bench)
     one, two = Gateway(bench, "gw-1"), Gateway(bench, "gw-2")
     assert two.pop(2) == [0, 1]
@@ -91,7 +91,7 @@ def test_what_another_gateway_has_by_now_is_refused(bench: WireBench) -> None:
     assert two.pop(10) == [4, 5]
 
 
-def test_what_another_gateway_is_done_with_is_refused(bench: WireBench) -> None:
+def test_messages_done_with_by_another_gateway_cannot_be_taken_over(bench: WireBench) -> None:
     begun(bench)
     one, two = Gateway(bench, "gw-1"), Gateway(bench, "gw-2")
     assert two.pop(2) == [0, 1]

@@ -92,7 +92,7 @@ def test_many_queues_are_told_some_at_a_time_and_the_end_of_the_log_with_the_las
     assert not ends(turn(gateway))
 
 
-def test_what_is_asked_meanwhile_is_answered_behind_the_round(bench: WireBench) -> None:
+def test_request_during_a_round_of_events_is_answered_after_it(bench: WireBench) -> None:
     gateway = bench.connect("gw")
     refs = [follow(gateway, f"t/{i}") for i in range(10)]
     say(bench, *(f"t/{i}" for i in range(10)))
@@ -104,7 +104,7 @@ def test_what_is_asked_meanwhile_is_answered_behind_the_round(bench: WireBench) 
     assert [ref for ref, _ in ends(gateway.frames[:answer])] == refs[3:]
 
 
-def test_one_read_before_anything_is_told_is_answered_behind_all(bench: WireBench) -> None:
+def test_read_before_a_round_of_events_is_answered_after_all_events(bench: WireBench) -> None:
     gateway = bench.connect("gw")
     refs = [follow(gateway, f"t/{i}") for i in range(10)]
     say(bench, *(f"t/{i}" for i in range(10)))
@@ -139,7 +139,7 @@ def test_the_end_is_told_though_nobody_follows_the_last_queues_any_more(bench: W
     assert [frame.message for frame in turn(gateway) if isinstance(frame.message, Grew)] == [Grew([], bench.store.end)]
 
 
-def test_one_that_comes_back_is_told_of_all_that_it_follows(bench: WireBench) -> None:
+def test_returning_peer_is_told_of_all_followed_queues(bench: WireBench) -> None:
     gateway = bench.connect("gw")
     refs = [follow(gateway, f"t/{i}") for i in range(10)]
     say(bench, *(f"t/{i}" for i in range(10)))
@@ -244,7 +244,7 @@ class Knowing:
 
 @pytest.mark.parametrize("is_broadcast", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_what_a_peer_hears_never_says_more_than_it_knows(
+def test_log_end_told_to_a_peer_never_exceeds_its_known_queues(
     bench: WireBench, monkeypatch: pytest.MonkeyPatch, seed: int, is_broadcast: bool
 ) -> None:
     rng = random.Random(seed)

@@ -14,7 +14,7 @@ class LogPlaces:
     safe: int = 0
 
 
-def test_what_was_said_waits_for_the_log_as_it_was_then() -> None:
+def test_withheld_output_waits_for_the_log_end_of_its_time() -> None:
     log = LogPlaces()
     out = WithheldOutput(WireCounters(), lambda: None, lambda: 0.0, log)
     out.send(b"read ")
@@ -36,7 +36,7 @@ def test_what_was_said_waits_for_the_log_as_it_was_then() -> None:
     assert not out.is_withholding
 
 
-def test_what_waits_counts_as_unsent() -> None:
+def test_withheld_output_counts_as_unsent() -> None:
     log = LogPlaces()
     log.end = 100
     out = WithheldOutput(WireCounters(), lambda: None, lambda: 0.0, log)

@@ -149,7 +149,7 @@ def test_asked_wrongly_is_one_line_and_exit_code_2(arguments: tuple[str, ...]) -
 
 
 @pytest.mark.parametrize("arguments", [("pub",), ("sub",), ("pub", "t", "-m", "x", "-q", "3"), ("sub", "t", "-C", "0")])
-def test_what_the_parser_refuses_is_exit_code_2(arguments: tuple[str, ...]) -> None:
+def test_invalid_arguments_end_with_exit_code_2(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).returncode == 2
 
 
@@ -159,7 +159,7 @@ def test_a_host_that_cannot_be_is_named() -> None:
         assert error.startswith(f"penstock: mqtt://{host}:1883: ")
 
 
-def test_nothing_listening_names_the_address_and_the_remedy(free_port: int) -> None:
+def test_connection_refused_names_the_address_and_the_remedy(free_port: int) -> None:
     for arguments in (("pub", "t", "-m", "x"), ("sub", "t")):
         error = one_line_error(run(*arguments, "--url", f"mqtt://127.0.0.1:{free_port}"), 1)
         assert f"mqtt://127.0.0.1:{free_port}: Connection refused; start one" in error
@@ -293,7 +293,7 @@ def test_a_server_that_hangs_up_is_not_one(scripted_server: ScriptedServer) -> N
 
 
 @pytest.mark.parametrize("scripted_server", [[CONNACK_RECEIVE_MAXIMUM_2, b"", b""]], indirect=True)
-def test_what_is_in_flight_stays_below_the_receive_maximum(scripted_server: ScriptedServer) -> None:
+def test_messages_in_flight_stay_below_the_receive_maximum(scripted_server: ScriptedServer) -> None:
     result = run("pub", "t", "-l", "-q", "1", "--url", scripted_server.url, stdin=b"x\n" * 9)
     assert "(2 of 2 messages not acknowledged)" in one_line_error(result, 1)
     assert len(re.findall(rb"\x00\x01t..\x00x", scripted_server.heard)) == 2
@@ -306,7 +306,7 @@ def test_a_refused_subscription_is_named(scripted_server: ScriptedServer) -> Non
 
 
 @pytest.mark.parametrize("scripted_server", [[CONNACK, DISCONNECT_SHUTTING_DOWN]], indirect=True)
-def test_what_the_server_says_when_it_leaves_is_shown(scripted_server: ScriptedServer) -> None:
+def test_disconnect_reason_of_the_server_is_shown(scripted_server: ScriptedServer) -> None:
     error = one_line_error(run("sub", "t", "--url", scripted_server.url), 1)
     assert "closed the connection: Server shutting down" in error
 

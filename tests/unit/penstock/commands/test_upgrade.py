@@ -44,7 +44,7 @@ def test_a_process_that_ends_has_handed_over(processes: ExitStack) -> None:
     assert run(process.pid) == (f"process {process.pid} has handed over\n", None)
 
 
-def test_one_that_goes_on_is_told(processes: ExitStack) -> None:
+def test_upgrade_reports_a_process_that_goes_on(processes: ExitStack) -> None:
     process = started(processes, GOES_ON)
     _, error = run(process.pid, "--timeout-s", "0.1")
     assert str(error) == f"process {process.pid} goes on after 0.1 s; its log says why"

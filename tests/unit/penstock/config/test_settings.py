@@ -31,7 +31,7 @@ def complaint(
     return text
 
 
-def test_nothing_given_is_the_defaults() -> None:
+def test_settings_without_sources_are_the_defaults() -> None:
     assert load({}, {}, None) == Settings()
 
 
@@ -55,7 +55,7 @@ SECRETS = {
 
 
 @pytest.mark.parametrize("path", SECRETS)
-def test_what_is_printed_hides_secrets_and_is_a_config_all_the_same(path: str, tmp_path: Path) -> None:
+def test_printed_config_hides_secrets_and_can_be_loaded(path: str, tmp_path: Path) -> None:
     given, shown = SECRETS[path]
     settings = load({path: given}, {}, None)
     printed = render(settings)
@@ -154,7 +154,7 @@ def test_an_empty_variable_is_not_set() -> None:
     assert load({}, env, None) == Settings()
 
 
-def test_what_kubernetes_sets_beside_a_service_is_no_setting() -> None:
+def test_kubernetes_service_variables_are_not_settings() -> None:
     env = {"PENSTOCK_PORT": "tcp://10.0.0.1:1883", "PENSTOCK_SERVICE_HOST": "10.0.0.1"}
     assert load({}, env, None) == Settings()
 
@@ -237,7 +237,7 @@ def test_a_packet_must_fit_a_segment() -> None:
     assert found.startswith("gateway.maximum_packet_size_bytes: 1048576 is more than half")
 
 
-def test_what_is_printed_can_be_read_back(tmp_path: Path) -> None:
+def test_printed_config_can_be_read_back(tmp_path: Path) -> None:
     flags = {"data": Path('/tmp/a "b"\\ü'), "listen": ["mqtt://127.0.0.1:1", "mqtt://[::1]:2"]}
     env = {"PENSTOCK_STORE__LIVE_ONLY": "a/#,\x7f/+", "PENSTOCK_GATEWAY__QUEUE_QOS0": "yes"}
     for settings in (load({}, {}, None), load(flags, env, None)):

@@ -15,7 +15,7 @@ from tests.unit.penstock.flows.test_definition import flows_of
 FROM = 'from = "plant/#"\n'
 
 
-def test_what_a_client_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amqp_client_options_of_a_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMQP_PASSWORD", "quite secret")
     options = 'amqp = { user = "penstock", password = { env = "AMQP_PASSWORD" }, vhost = "plant" }'
     ca_file = authority(tmp_path, "ca").certificate
@@ -46,7 +46,7 @@ def test_what_a_client_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ('to = "amqp://h/x"\namqp.vhost = ""', "flow.alarms.amqp.vhost: expected `str` of length >= 1"),
     ],
 )
-def test_what_is_wrong_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_errors_of_flows_to_amqp_are_one_line(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(UsageError) as error:
         flows_of(tmp_path, f"{FROM}{text}")
     assert told in str(error.value)
@@ -63,7 +63,7 @@ def flow_of(tmp_path: Path, text: str) -> Flow:
     return flow
 
 
-def test_what_a_consumer_is_told(tmp_path: Path) -> None:
+def test_amqp_consumer_options_of_a_flow(tmp_path: Path) -> None:
     flow = flow_of(tmp_path, f'{IN}from = "amqps://h/a%2Fb"\namqp = {{ vhost = "plant", prefetch = 7 }}')
     place = amqp_place(flow, "from")
     assert place[:6] == ("h", 5671, "a/b", "plant", "guest", "guest")
@@ -95,7 +95,7 @@ def test_what_a_consumer_is_told(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_queue_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_errors_of_flows_from_an_amqp_queue_are_one_line(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(UsageError) as error:
         flow_of(tmp_path, text)
     assert told in str(error.value)

@@ -95,7 +95,7 @@ def test_a_flow_has_all_that_the_page_names(tmp_path: Path, monkeypatch: pytest.
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_flow_and_field(tmp_path: Path, text: str, said: str) -> None:
+def test_errors_of_flow_definitions_name_flow_and_field(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         flows_of(tmp_path, text)
     assert said in str(caught.value)

@@ -85,7 +85,7 @@ def test_mapped_headers_are_extension_attributes() -> None:
     assert json.loads(found.body)["site"] == "7"
 
 
-def test_what_is_said_to_be_json_and_is_not_is_unfit() -> None:
+def test_message_with_a_false_json_content_type_is_unfit() -> None:
     with pytest.raises(Unfit, match="is said to be application/json, and is not"):
         written(flow(), message(b"{", content_type="application/json"))
 

@@ -100,7 +100,7 @@ def test_bytes_that_are_no_text_are_a_payload_and_no_topic() -> None:
         "topic ==",
     ],
 )
-def test_what_is_too_much_or_wrong_does_not_compile(text: str) -> None:
+def test_oversized_or_wrong_expressions_do_not_compile(text: str) -> None:
     with pytest.raises(BadExpression) as caught:
         Condition(text)
     assert "\n" not in str(caught.value)
@@ -123,7 +123,7 @@ def test_the_library_ends_what_would_not_end(where: str) -> None:
     assert time.process_time() - began_s < 5
 
 
-def test_what_names_only_the_topic_is_known_by_topic() -> None:
+def test_expressions_of_the_topic_alone_are_cached_by_topic() -> None:
     where, template = Condition("levels[1] == '7'"), Template("{levels[0]}/{topic}")
     changing = Template("{levels[1]}-{json.n}")
     for number in range(2):

@@ -30,7 +30,7 @@ class Callables:
 
 
 @pytest.mark.parametrize(("name", "is_async"), [("Callables.plain", False), ("Callables.later", True), ("str", False)])
-def test_what_can_be_called(name: str, is_async: bool) -> None:
+def test_handler_may_be_a_plain_or_async_callable(name: str, is_async: bool) -> None:
     module = HERE if "." in name else "builtins"
     assert loaded(module, name)[1] is is_async
 
@@ -49,7 +49,7 @@ def test_what_can_be_called(name: str, is_async: bool) -> None:
         (HERE, "Callables.streamed", "is an asynchronous generator; return a list"),
     ],
 )
-def test_what_cannot(module: str, name: str, told: str) -> None:
+def test_handler_that_cannot_be_called_is_refused(module: str, name: str, told: str) -> None:
     with pytest.raises(BadHandler) as error:
         loaded(module, name)
     assert told in str(error.value)
@@ -60,7 +60,7 @@ def several() -> Iterator[object]:
     yield FunctionOutput("b", "2", "k", {"h": "x"}, "text/plain")
 
 
-def test_what_is_returned() -> None:
+def test_handler_return_values_become_messages() -> None:
     first, second = Output("a", b"1", "", {}, ""), Output("b", b"2", "k", {"h": "x"}, "text/plain")
     assert outputs_of(None) == outputs_of([]) == []
     assert outputs_of(("a", "1")) == outputs_of([("a", b"1")]) == [first]
@@ -80,7 +80,7 @@ def test_what_is_returned() -> None:
         ((("a", b"") for _ in range(MOST_OUTPUTS + 1)), f"it returned more than {MOST_OUTPUTS} messages"),
     ],
 )
-def test_what_cannot_be_published(returned: object, told: str) -> None:
+def test_handler_return_values_that_cannot_be_published_are_refused(returned: object, told: str) -> None:
     with pytest.raises(BadOutput) as error:
         outputs_of(returned)
     assert told in str(error.value)

@@ -12,7 +12,7 @@ from tests.unit.penstock.flows.test_definition import flows_of
 TO = 'from = "plant/#"\nto = "kafka://b1:9092,[::1]:9093/telemetry"\n'
 
 
-def test_what_a_client_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_client_options_of_a_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "quite secret")
     options = 'kafka = { user = "penstock", password = { env = "KAFKA_PASSWORD" }, exactly_once = true }'
     ca_file = authority(tmp_path, "ca").certificate
@@ -45,7 +45,7 @@ def test_what_a_client_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ('to = "kafka://b1:9092/t"\nkafka.mechanism = "MD5"', "flow.alarms.kafka.mechanism: invalid enum value"),
     ],
 )
-def test_what_is_wrong_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_errors_of_flows_to_kafka_are_one_line(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(UsageError) as error:
         flows_of(tmp_path, f'from = "plant/#"\n{text}')
     assert told in str(error.value)

@@ -39,13 +39,13 @@ def done() -> DoneMessages:
     return sent(done, 0, 1, 3, 4)
 
 
-def test_what_is_done_is_not_missing_also_for_the_next_process(done: DoneMessages) -> None:
+def test_done_messages_are_not_missing_for_the_next_process(done: DoneMessages) -> None:
     for each in (done, again(done)):
         each.place(at(0))
         assert list(each.missing(events(5, 0, 2, 1, 3))) == [2, 5]
 
 
-def test_what_the_store_has_acked_is_forgotten(done: DoneMessages) -> None:
+def test_done_messages_acknowledged_by_the_store_are_forgotten(done: DoneMessages) -> None:
     done.place(at(3))
     assert len(done) == 2
     assert list(done.missing(events(1, 2, 3, 5))) == [5]
@@ -70,7 +70,7 @@ def test_a_log_that_lost_its_end_counts_on_from_there(done: DoneMessages) -> Non
         assert list(then.missing([event(4, newest_ms + 1), event(1), event(3, newest_ms + 1)])) == [4]
 
 
-def test_it_is_bounded() -> None:
+def test_done_messages_are_bounded() -> None:
     done = DoneMessages(None)
     done.place(at(0))
     done = sent(done, *range(1, MOST + 1))

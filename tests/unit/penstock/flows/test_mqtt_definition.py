@@ -60,7 +60,7 @@ def test_a_flow_from_a_broker_has_a_topic_filter(tmp_path: Path) -> None:
         ('from = "mqtt://h/a"\nto = "penstock:"\nwhere = "client_id == \'x\'"', "flow.alarms.where: "),
     ],
 )
-def test_what_is_wrong_with_a_flow_from_a_broker_is_said(tmp_path: Path, text: str, said: str) -> None:
+def test_errors_of_flows_from_an_mqtt_broker_are_one_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError) as raised:
         brought(tmp_path, text)
     assert said in str(raised.value)
@@ -87,7 +87,7 @@ def test_what_is_wrong_with_a_flow_from_a_broker_is_said(tmp_path: Path, text: s
         ('to = "mqtt://h/x"\nmqtt.password = { file = "/none" }', "flow.alarms.mqtt.password: /none: "),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, text: str, said: str) -> None:
+def test_errors_of_flows_to_an_mqtt_broker_are_one_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError) as raised:
         flows_of(tmp_path, FROM + text)
     assert said in str(raised.value)

@@ -10,7 +10,7 @@ def test_each_state_has_its_changes() -> None:
     assert all(after in AtStore and why for changes in CHANGES.values() for after, why in changes.items())
 
 
-def test_one_request_for_messages_at_a_time() -> None:
+def test_enrolment_asks_for_messages_once_at_a_time() -> None:
     enrolment = Enrolment()
     enrolment.opened(7)
     enrolment.asked()

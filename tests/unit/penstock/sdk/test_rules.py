@@ -221,7 +221,7 @@ class Talk:
         self.requests.received(frame)
 
 
-def test_what_means_something_on_one_connection_ends_with_it() -> None:
+def test_requests_of_one_connection_end_with_it() -> None:
     talk = Talk()
     talk.requests.connected(WELCOME)
     for number in (1, 2):
@@ -234,7 +234,7 @@ def test_what_means_something_on_one_connection_ends_with_it() -> None:
     assert talk.sent() == []
 
 
-def test_what_is_said_together_is_one_request() -> None:
+def test_verdicts_given_together_are_one_request() -> None:
     said = PendingVerdict(ACK, 30.0)
     for place in ((7, 0, 1), (7, 1, 1), (7, 2, 3), (8, 5, 1), (7, 9, 1)):
         said.add(*place)
@@ -256,7 +256,7 @@ def test_what_is_said_together_is_one_request() -> None:
     assert (hand.left, hand.settle_rest(ACK), verdicts) == (0, [], [ACK])
 
 
-def test_what_has_no_answer_is_sent_again_in_order() -> None:
+def test_unanswered_requests_are_sent_again_in_order() -> None:
     talk = Talk()
     record = outgoing("t", b"x", False).record
     for sequence in (1, 2, 3):
@@ -294,7 +294,7 @@ def test_no_more_publishes_than_the_store_remembers_and_no_more_than_the_credit(
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(0, [40]), (2_000, [40]), (60, [10, 10, 10, 10]), (1, [1] * 40)])
-def test_what_goes_out_together_changes_no_more_than_the_store_takes(most: int, sizes: list[int]) -> None:
+def test_publishes_are_gathered_up_to_the_stores_most_changes(most: int, sizes: list[int]) -> None:
     """An older store does not say, and takes all."""
     talk = Talk()
     talk.requests.connected(msgspec.structs.replace(WELCOME, max_changes=most))
@@ -326,7 +326,7 @@ def test_topics_that_change_count_as_the_store_counts_them() -> None:
         assert changes_in(bytes(one) + bytes(first)) > 30
 
 
-def test_what_is_too_large_for_the_store_is_refused_and_the_rest_goes_on() -> None:
+def test_oversized_publish_is_refused_and_others_go_on() -> None:
     talk = Talk()
     talk.requests.connected(WELCOME)
     talk.ask(wire.Publish(1, Wait.POLICY), outgoing("t", bytes(300 << 10), False).record)
@@ -431,7 +431,7 @@ def test_a_message_in_log_format() -> None:
         ("a", {"headers": {"a": "\0"}}, "U+0000"),
     ],
 )
-def test_what_is_no_message(topic: str, options: dict[str, Any], fault: str) -> None:
+def test_invalid_messages_are_refused(topic: str, options: dict[str, Any], fault: str) -> None:
     with pytest.raises(BadMessage) as error:
         outgoing(topic, b"", False, **options)
     assert fault in str(error.value)
@@ -460,7 +460,7 @@ def test_a_message_id_names_its_store_and_its_place(ip: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "7F", "x" * 32, "0" * 30, " " * 32, "0 " * 32, "٠" * 32])
 @pytest.mark.catalogue("B9")
-def test_what_is_no_message_id(text: str) -> None:
+def test_invalid_message_ids_are_refused(text: str) -> None:
     with pytest.raises(BadMessageId, match="32 or 56 hexadecimal digits"):
         parse_message_id(text)
 

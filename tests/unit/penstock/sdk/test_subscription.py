@@ -42,7 +42,7 @@ def test_the_picture_is_the_table() -> None:
 
 
 @pytest.mark.parametrize("end", [Subscription.stop, Subscription.close])
-def test_one_that_ended_before_it_began_has_no_messages(end: Callable[[Subscription], None]) -> None:
+def test_subscription_that_ended_before_it_began_has_no_messages(end: Callable[[Subscription], None]) -> None:
     async def run() -> None:
         link, subscription = started()
         end(subscription)

@@ -108,7 +108,7 @@ def test_not_healthy_once_it_has_not_turned_for_too_long(app: AdminApp, watch: L
 
 
 @pytest.mark.parametrize("page", ["/metrics", "/readyz"])
-def test_what_the_loop_must_answer_is_unavailable_while_it_is_stuck(app: AdminApp, loop: HeldLoop, page: str) -> None:
+def test_admin_pages_of_a_stuck_loop_are_unavailable(app: AdminApp, loop: HeldLoop, page: str) -> None:
     loop.now_s += SILENT_S + 1
     assert get(app, page) == ("503 Service Unavailable", "the loop has not turned for 6 s\n")
     assert loop.calls == []

@@ -81,14 +81,14 @@ def test_equal_events_of_a_window_are_one_line_with_a_count(audit: Audit, kept: 
     assert (tally.count, tally.first_ms, tally.last_ms) == (3, 1_000_000, 1_000_500)
 
 
-def test_another_user_reason_client_or_address_is_another_line(audit: Audit, kept: Kept) -> None:
+def test_audit_lines_differ_by_user_reason_client_and_address(audit: Audit, kept: Kept) -> None:
     for fields in ({"user": "b"}, {"client_id": "b"}, {"address": "b"}, {"reason": "b"}, {}):
         audit.note(AuditEvent.CONNECTED, **{"user": "a", "client_id": "a", "address": "a", "reason": "a"} | fields)
     audit.close()
     assert len(kept.windows[0]) == 5
 
 
-def test_nothing_is_kept_without_a_sink() -> None:
+def test_audit_without_a_sink_keeps_nothing() -> None:
     audit = Audit()
     audit.note(AuditEvent.CONNECTED, user="a")
     audit.settle()
@@ -134,7 +134,7 @@ def test_a_client_that_tries_every_topic_hides_no_other(audit: Audit, kept: Kept
     assert any(key.client_id == "other" for key in window)
 
 
-def test_those_who_come_in_each_have_a_line(audit: Audit, kept: Kept) -> None:
+def test_audit_has_a_line_for_each_connected_client(audit: Audit, kept: Kept) -> None:
     for number in range(MOST_KEYS):
         audit.note(AuditEvent.CONNECTED, client_id=f"c{number}", address="192.0.2.1:1")
     audit.note(AuditEvent.CONNECTED, client_id="one more", address="192.0.2.1:1")
@@ -235,7 +235,7 @@ def test_only_its_owner_reads_it(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_it_goes_on_where_it_ended_though_the_last_line_was_torn(path: Path) -> None:
+def test_audit_file_goes_on_after_a_torn_line(path: Path) -> None:
     path.write_text('{"user": "old"}\n{"us')
     file = AuditFile(path, AuditSettings())
     file.take(window(1))
@@ -244,7 +244,7 @@ def test_it_goes_on_where_it_ended_though_the_last_line_was_torn(path: Path) -> 
     assert json.loads(path.read_text().splitlines()[2])["user"] == "u1"
 
 
-def test_it_rotates_by_size_and_keeps_so_many_files(path: Path) -> None:
+def test_audit_file_rotates_by_size_and_keeps_a_number_of_files(path: Path) -> None:
     file = AuditFile(path, AuditSettings(max_file_bytes=4_096, files=3))
     for number in range(10):
         file.take(window(number, "x" * 2_000))
@@ -254,7 +254,7 @@ def test_it_rotates_by_size_and_keeps_so_many_files(path: Path) -> None:
     assert users_in(path.with_name("audit.jsonl.2")) == ["u4", "u5"]
 
 
-def test_it_is_opened_again_after_another_program_moved_it(path: Path, open_files: list[AuditFile]) -> None:
+def test_audit_file_is_opened_again_after_another_program_moved_it(path: Path, open_files: list[AuditFile]) -> None:
     file = AuditFile(path, AuditSettings())
     open_files.append(file)
     file.take(window(1))

@@ -74,7 +74,7 @@ def test_as_many_descriptors_as_a_batch_may_have(channels: tuple[Channel, Channe
     close_all(found)
 
 
-def test_what_is_refused_is_said(channels: tuple[Channel, Channel]) -> None:
+def test_refused_hand_over_says_why(channels: tuple[Channel, Channel]) -> None:
     one, other = channels
     one.send(HandOverStep.REFUSED, b"the state has another version")
     with pytest.raises(HandOverFailed, match="the state has another version"):
@@ -116,7 +116,7 @@ def test_an_end_in_the_middle_of_a_frame_is_noticed(ends: tuple[Channel, socket.
         channel.receive()
 
 
-def test_nothing_is_waited_for_past_the_deadline(ends: tuple[Channel, socket.socket]) -> None:
+def test_hand_over_channel_does_not_wait_past_the_deadline(ends: tuple[Channel, socket.socket]) -> None:
     channel, _ = ends
     channel.deadline_s = time.monotonic() + 0.05
     with pytest.raises(HandOverFailed):

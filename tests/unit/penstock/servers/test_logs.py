@@ -237,7 +237,7 @@ def test_bad_input_is_one_line_and_one_reason_to_disconnect(bench: Bench, caught
     assert len(messages(caught, "disconnected")) == 1
 
 
-def test_who_never_said_connect_leaves_no_line(bench: Bench, caught: pytest.LogCaptureFixture) -> None:
+def test_connection_without_connect_leaves_no_log_line(bench: Bench, caught: pytest.LogCaptureFixture) -> None:
     bench.client().lose()
     assert caught.records == []
 

@@ -31,7 +31,7 @@ def following() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("word", [HandOverStep.READY, HandOverStep.SERVING])
-def test_what_a_gateway_is_told_of_can_be_ended(
+def test_gateway_can_end_the_next_process(
     pair: tuple[socket.socket, SupervisorSocket], following: subprocess.Popen[bytes], word: HandOverStep
 ) -> None:
     """And it is known afterwards whether it had said that it serves."""
@@ -49,7 +49,7 @@ def test_what_a_gateway_is_told_of_can_be_ended(
     assert following.wait() == -signal.SIGKILL
 
 
-def test_one_that_is_left_finds_the_pair_closed(
+def test_next_process_that_is_left_finds_its_pair_closed(
     pair: tuple[socket.socket, SupervisorSocket], following: subprocess.Popen[bytes]
 ) -> None:
     supervisor, gateway = pair

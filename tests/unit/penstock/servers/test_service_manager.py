@@ -22,7 +22,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         yield systemd
 
 
-def test_it_is_told_of_readiness_and_of_another_main_process(systemd: socket.socket) -> None:
+def test_service_manager_is_told_of_readiness_and_of_another_main_process(systemd: socket.socket) -> None:
     tell_ready()
     tell_successor(4711)
     assert [systemd.recv(99) for _ in range(2)] == [b"READY=1", b"MAINPID=4711"]

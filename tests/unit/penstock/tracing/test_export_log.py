@@ -7,7 +7,7 @@ import pytest
 from penstock.tracing.export_log import AGAIN_S, ExportLog
 
 
-def test_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_exports_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 100.0
     handler = ExportLog("http://c:4318/v1/traces", lambda: now_s)
     failed = logging.LogRecord("opentelemetry.sdk", logging.WARNING, "f", 1, "no\nroute %s", ("x" * 1_000,), None)

@@ -51,13 +51,13 @@ def test_a_folder_open_in_another_process_is_refused(other: subprocess.Popen[str
     assert not (tmp_path / "index").exists()
 
 
-def test_it_is_free_once_that_process_was_killed(other: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_folder_is_free_once_its_process_was_killed(other: subprocess.Popen[str], tmp_path: Path) -> None:
     other.kill()
     other.wait()
     MessageStore(small(tmp_path)).close()
 
 
-def test_it_refuses_another_process_as_long_as_it_is_open(tmp_path: Path) -> None:
+def test_open_folder_refuses_another_process(tmp_path: Path) -> None:
     store = MessageStore(small(tmp_path))
     refused, _ = start(tmp_path).communicate()
     assert refused.startswith("FolderInUse")

@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_shows_the_file_and_what_is_written_later(path: Path) -> None:
+def test_mapping_shows_the_file_and_later_writes(path: Path) -> None:
     shown = mapped(path, 8 * PAGE)
     with memoryview(shown) as view:
         assert view.readonly
@@ -42,7 +42,7 @@ def test_it_shows_the_file_and_what_is_written_later(path: Path) -> None:
         memoryview(shown)
 
 
-def test_what_is_cut_off_is_zeros(path: Path) -> None:
+def test_mapping_of_a_truncated_file_has_zeros(path: Path) -> None:
     shown, before = mapped(path, 8 * PAGE), unreadable_pages()
     os.truncate(path, 3 * PAGE + 10)
     with memoryview(shown) as view:
@@ -53,7 +53,7 @@ def test_what_is_cut_off_is_zeros(path: Path) -> None:
     assert bytes(memoryview(shown)[-PAGE:]) == bytes(PAGE)
 
 
-def test_it_goes_with_its_last_view(path: Path) -> None:
+def test_mapping_is_released_with_its_last_view(path: Path) -> None:
     shown = mapped(path, PAGE)
     view = memoryview(shown)
     with pytest.raises(BufferError):
@@ -71,7 +71,7 @@ def test_places_are_used_again(path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_nothing_cannot_be_mapped(path: Path, size: int) -> None:
+def test_mapping_of_no_bytes_is_refused(path: Path, size: int) -> None:
     with pytest.raises(ValueError, match="cannot map"):
         mapped(path, size)
 
@@ -93,6 +93,6 @@ other[0]
 """
 
 
-def test_others_still_get_the_signal(path: Path) -> None:
+def test_sigbus_outside_a_mapping_still_kills_the_process(path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", OTHERS, str(path)], capture_output=True, check=False)
     assert (ended.returncode, ended.stdout) == (-signal.SIGBUS, b"b'\\x00'\n"), ended.stderr

@@ -60,7 +60,7 @@ def test_a_beginning_that_is_gone_with_the_marks(open_store: Stores, tmp_path: P
 
 
 @pytest.mark.parametrize("is_first_gone", [False, True])
-def test_what_retention_dropped_is_not_lost_where_the_marks_are_zeros(
+def test_dropped_segments_do_not_count_as_lost_if_the_marks_are_zeros(
     open_store: Stores, tmp_path: Path, is_first_gone: bool
 ) -> None:
     """The index on the disk remembers where the log began before; its checkpoint tells what may be dropped."""

@@ -25,7 +25,7 @@ def sums() -> Sums:
     return sums
 
 
-def test_what_is_written_is_read(tmp_path: Path, sums: Sums) -> None:
+def test_written_sums_are_read_back(tmp_path: Path, sums: Sums) -> None:
     write_sums(tmp_path, sums)
     assert read_sums(tmp_path) == sums
     assert [path.name for path in tmp_path.iterdir()] == [SUMS]

@@ -56,7 +56,7 @@ def test_a_jump_is_told_and_left_out(times: Times, jump_s: float, caplog: pytest
     assert times.clock.without_jumps(times.wall_s) == times.clock.now_s()  # what is stamped since
 
 
-def test_what_was_stamped_before_a_jump_and_what_was_after(times: Times) -> None:
+def test_times_before_and_after_a_clock_jump(times: Times) -> None:
     before_s = times.wall_s
     times.pass_s(100)
     times.wall_s += HALF_AN_HOUR_S

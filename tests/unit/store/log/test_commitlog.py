@@ -272,7 +272,7 @@ def test_sync_is_safe_only_after_fdatasync(open_log: OPEN_LOG, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_what_nobody_waits_for_is_synced_with_what_comes_next(open_log: OPEN_LOG, flush: str) -> None:
+def test_unawaited_append_is_synced_with_the_next_one(open_log: OPEN_LOG, flush: str) -> None:
     commit_log = open_log(flush=flush, flush_interval_ms=10, flush_deadline_ms=20)
     commit_log.append(batch_of(b"1"), is_awaited=False)
     commit_log.append(batch_of(b"2"))
@@ -280,7 +280,7 @@ def test_what_nobody_waits_for_is_synced_with_what_comes_next(open_log: OPEN_LOG
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_what_nobody_waits_for_is_synced_once_the_flusher_is_told_to_catch_up(open_log: OPEN_LOG, flush: str) -> None:
+def test_unawaited_append_is_synced_by_catch_up(open_log: OPEN_LOG, flush: str) -> None:
     commit_log = open_log(flush=flush, flush_interval_ms=10, flush_deadline_ms=20)
     for content in (b"1", b"2"):  # with the thread at its start, and at rest
         commit_log.append(batch_of(content), is_awaited=False)

@@ -105,7 +105,7 @@ def test_a_refused_batch_is_refused_whole(open_store: Stores, disk: Path) -> Non
     assert payloads(open_store(), "t/x") == taken
 
 
-def test_what_frees_room_may_use_the_reserve(open_store: Stores, disk: Path) -> None:
+def test_appends_that_free_room_may_use_the_reserve(open_store: Stores, disk: Path) -> None:
     """Retention has to append what it carries before it can delete anything."""
     take(disk, 8 << 20)
     store = open_store(flush="sync")
@@ -210,7 +210,7 @@ def test_a_new_store_on_a_full_disk_says_so(open_store: Stores, disk: Path) -> N
         open_store()
 
 
-def test_it_is_said_before_an_allocated_segment_is_full(open_store: Stores, disk: Path) -> None:
+def test_full_disk_is_reported_before_the_allocated_segment_is_full(open_store: Stores, disk: Path) -> None:
     """The active segment has its room; the next one, to which a larger append goes, would not get any."""
     store = open_store(flush="async")
     publish(store, "t/x", bytes(100_000))  # allocates all of the segment, which is 1 MiB

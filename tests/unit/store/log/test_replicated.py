@@ -148,7 +148,7 @@ def test_a_cut_where_a_segment_ends(tmp_path: Path) -> None:
         assert again.segments[-1].base == sealed_end
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_replicated_log_refuses_wrong_appends(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as log, opened(tmp_path / "b", topic="another") as other:
         with pytest.raises(NotLeading):
             append(log, 1, 10)

@@ -182,7 +182,7 @@ def test_a_file_that_is_gone_cut_or_of_another_segment(store: MessageStore) -> N
     assert sum(lost) - 64 <= scrubber.found_bytes()["damaged"] <= sum(lost)
 
 
-def test_what_retention_drops_meanwhile_is_left_alone(store: MessageStore) -> None:
+def test_scrubber_skips_segments_that_retention_drops_meanwhile(store: MessageStore) -> None:
     first = commit_log(store).sealed()[0]
     flip(first.path, 30_000)
 
@@ -223,7 +223,7 @@ def test_the_rate_is_bounded(store: MessageStore) -> None:
     assert all(size <= rate * passed_s + 1 for passed_s, size in read)
 
 
-def test_it_can_be_switched_off(stores: Stores) -> None:
+def test_scrubber_can_be_switched_off(stores: Stores) -> None:
     store = stores(scrub_bytes_per_s=0)
     fill(store, 1)
     store.log.scrubber.start()
@@ -272,7 +272,7 @@ def injured(path: Path, source: random.Random) -> None:
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["small records", "records over a chunk"])
-def test_it_finds_what_a_start_finds(tmp_path: Path, large: bool) -> None:
+def test_scrubber_finds_what_a_start_finds(tmp_path: Path, large: bool) -> None:
     store = MessageStore(small(tmp_path / "data", segment_bytes=8 << 20 if large else 256 << 10))
     source = random.Random(7)
     while len(commit_log(store).segments) < 2:

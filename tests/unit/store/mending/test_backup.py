@@ -186,7 +186,7 @@ def known(store: MessageStore) -> tuple[int, list[str], dict[bytes, int]]:
     return store.queues.stored_topic(b"filler").next_offset, sessions, dict(store.retained.below(b""))
 
 
-def test_what_retention_dropped_is_known(open_store: Stores, data: Path, target: Path, tmp_path: Path) -> None:
+def test_backup_knows_what_retention_dropped(open_store: Stores, data: Path, target: Path, tmp_path: Path) -> None:
     store = open_store(retention_bytes=KEPT_BYTES)
     subscribe(store, "pump", ["t/+"])
     publish(store, "t/1", b"on", retain=True)
@@ -228,7 +228,7 @@ def test_what_retention_dropped_is_known(open_store: Stores, data: Path, target:
     assert len(open_store(tmp_path / "pruned").sessions) == 1
 
 
-def test_what_retention_dropped_between_two_backups_is_told(
+def test_backup_reports_what_retention_dropped_between_two_backups(
     open_store: Stores, data: Path, target: Path, tmp_path: Path
 ) -> None:
     store = open_store(retention_bytes=KEPT_BYTES)
@@ -253,7 +253,7 @@ def test_what_retention_dropped_between_two_backups_is_told(
     assert restore(target, tmp_path / "early", to=early.end, skip_bytes=SKIP).missing == []
 
 
-def test_who_restores_is_told_of_the_tier(
+def test_restore_names_the_tier(
     open_store: Stores, data: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its table is taken over. Settings that are wrong are no obstacle, unless they were asked for."""
@@ -325,7 +325,7 @@ def test_a_backup_repairs_its_folder(
     assert check_folder(data).verdict == CheckResult.INTACT
 
 
-def test_what_is_refused(open_store: Stores, data: Path, target: Path, tmp_path: Path) -> None:
+def test_backup_and_restore_refuse_wrong_folders(open_store: Stores, data: Path, target: Path, tmp_path: Path) -> None:
     open_store.stop(open_store())
     open_store.stop(open_store(tmp_path / "other"))
     backup(data, target)

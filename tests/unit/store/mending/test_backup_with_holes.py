@@ -93,7 +93,9 @@ def test_a_whole_log_needs_no_copy_of_the_index(stores: Stores, tmp_path: Path) 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("skip_bytes", [0, 1 << 20])
-def test_one_segment_is_missing(stores: Stores, target: Path, tmp_path: Path, which: int, skip_bytes: int) -> None:
+def test_restore_of_a_backup_without_one_segment(
+    stores: Stores, target: Path, tmp_path: Path, which: int, skip_bytes: int
+) -> None:
     restore(target, tmp_path / "whole")
     ledger = messages(stores(tmp_path / "whole", retention_bytes=None))
     manifest = read_manifest(target)

@@ -93,7 +93,7 @@ def test_all_comes_back_from_a_copy(data: Path, made: Made, injury: Injury, when
     is_whole(data, made)
 
 
-def test_what_was_stored_since_stays(data: Path, made: Made) -> None:
+def test_repair_keeps_messages_stored_after_the_damage(data: Path, made: Made) -> None:
     """A start lost something, served on, and then a copy was found."""
     segment(data, 1).unlink()
     shutil.rmtree(data / "index")
@@ -145,7 +145,7 @@ def test_a_second_copy_in_quarantine_is_of_use(data: Path, made: Made) -> None:
     is_whole(data, made)
 
 
-def test_what_was_not_confirmed_is_put_back_if_it_is_wanted(tmp_path: Path) -> None:
+def test_repair_puts_unconfirmed_records_back_on_request(tmp_path: Path) -> None:
     settings = small(tmp_path / "used", flush_interval_ms=1_000_000, flush_deadline_ms=1_000_000)
     store = MessageStore(settings)
     publish(store, "t", b"first")
@@ -196,7 +196,7 @@ def test_the_index_alone(data: Path, made: Made) -> None:
     is_whole(data, made)
 
 
-def test_what_was_replaced_is_kept(data: Path, made: Made) -> None:
+def test_repair_keeps_replaced_files(data: Path, made: Made) -> None:
     path = segment(data, 1)
     flip(path, record_at(path) + 60)
     MessageStore(small(data)).close()

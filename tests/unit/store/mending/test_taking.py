@@ -128,7 +128,7 @@ def is_copy(data: Path, leader: LeadingStore, accepted: int) -> None:
     assert not (data / COPYING).exists()
 
 
-def test_what_is_not_accepted_is_not_copied(tmp_path: Path, leader: LeadingStore) -> None:
+def test_records_that_are_not_accepted_are_not_copied(tmp_path: Path, leader: LeadingStore) -> None:
     for number in range(10):
         leader.publish(number)
     leader.accept()
@@ -227,7 +227,7 @@ def test_the_other_store_goes_on_meanwhile(tmp_path: Path, leader: LeadingStore)
     is_copy(data, leader, taken.given.mark.accepted)
 
 
-def test_what_is_damaged_is_not_taken(tmp_path: Path, leader: LeadingStore) -> None:
+def test_damaged_segments_are_not_copied(tmp_path: Path, leader: LeadingStore) -> None:
     for number in range(20):
         leader.publish(number)
     leader.accept()

@@ -70,7 +70,7 @@ def without_size(data: bytes) -> bytes:
 
 
 @given(st.binary(min_size=1, max_size=300), st.integers(1, 2_000), st.sampled_from((1, 3, 19)))
-def test_what_the_library_makes_is_taken_up_to_the_limit(data: bytes, times: int, level: int) -> None:
+def test_compressed_payloads_are_accepted_up_to_the_limit(data: bytes, times: int, level: int) -> None:
     payload = data * times
     frame = compressed(payload, level)
     assert plain(frame) == payload
@@ -92,7 +92,7 @@ def test_what_the_library_makes_is_taken_up_to_the_limit(data: bytes, times: int
         (b"\x28\xb5\x2f\xfd\xe0" + b"\xff" * 8, "compressed payload that states more than store.max_plain_bytes"),
     ],
 )
-def test_what_is_no_compressed_payload_is_refused(frame: bytes, expected: str) -> None:
+def test_invalid_compressed_payloads_are_refused(frame: bytes, expected: str) -> None:
     assert fault(frame) == expected
 
 
@@ -180,7 +180,7 @@ def test_a_large_payload_is_decompressed_in_steps_once_for_all_who_wait(monkeypa
     assert not later
 
 
-def test_who_waited_once_does_not_wait_again_for_what_was_pushed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_does_not_wait_twice_for_a_payload_that_was_pushed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("notify.steps.STEP_S", 0.0)
     expander, later = stepped(lambda soon: Expander(soon, most_bytes=1))
     frames = [compressed(bytes(300_000 + number), 3) for number in range(3)]

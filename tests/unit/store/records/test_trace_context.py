@@ -48,7 +48,7 @@ CONTEXT = TraceContext(TRACE, SPAN, 1)
         (f"cc-{TRACE}-{SPAN}-01-" + "x" * MOST_VALUE_BYTES, None),
     ],
 )
-def test_what_is_a_traceparent(text: str, expected: TraceContext | None) -> None:
+def test_valid_and_invalid_traceparents(text: str, expected: TraceContext | None) -> None:
     assert parse_traceparent(text.encode()) == expected
 
 

@@ -152,7 +152,7 @@ def test_a_flipped_byte_in_a_length_costs_one_record(logs: Logs) -> None:
     goes_on(logs, ledger, lost)
 
 
-def test_what_looks_like_a_record_in_a_damaged_payload_is_not_served(logs: Logs) -> None:
+def test_forged_record_in_a_damaged_payload_is_not_served(logs: Logs) -> None:
     log = logs.open()
     at = log.end
     forged = batch_of(b"forged")

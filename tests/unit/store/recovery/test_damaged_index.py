@@ -57,7 +57,9 @@ INJURIES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("injury", INJURIES.values(), ids=INJURIES)
-def test_it_is_built_again_from_the_log(open_store: Stores, data: Path, injury: Callable[[Path], object]) -> None:
+def test_damaged_index_is_built_again_from_the_log(
+    open_store: Stores, data: Path, injury: Callable[[Path], object]
+) -> None:
     store = open_store()
     Workload(5).run(store, 300)
     expected = state_of(store)
@@ -171,7 +173,7 @@ def test_an_index_that_knows_what_was_put_aside_with_a_segment_behind_it(data: P
 
 
 @pytest.mark.parametrize(("flush", "kind"), [("async", "unsynced"), ("sync", "torn")])
-def test_what_only_the_index_still_knows_is_named(open_store: Stores, tmp_path: Path, flush: str, kind: str) -> None:
+def test_loss_that_only_the_index_knows_is_named(open_store: Stores, tmp_path: Path, flush: str, kind: str) -> None:
     """The log's last message, which no sync had confirmed, became zeros; nothing in the log tells of it."""
     store = open_store(flush="async", flush_interval_ms=10**6, flush_deadline_ms=10**6)
     at = [publish(store, "t", b"%d" % number) for number in range(3)]

@@ -123,9 +123,7 @@ def test_a_start_serves_all_that_is_intact(
     assert check_folder(tmp_path / "killed").verdict == CheckResult.INTACT
 
 
-def test_what_stands_behind_the_gap_is_in_an_index_that_is_built_from_the_checkpoint(
-    stores: Stores, tmp_path: Path
-) -> None:
+def test_index_built_from_the_checkpoint_has_the_records_after_a_gap(stores: Stores, tmp_path: Path) -> None:
     """`repair --index`, and `inspect`, begin there as a start does."""
     ledger, at = killed(stores, "index-checkpoint", tmp_path / "killed")
     INJURIES["a zeroed sector"](tmp_path / "killed", at)

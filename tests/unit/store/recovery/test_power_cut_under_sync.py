@@ -62,7 +62,7 @@ def with_a_hole(stores: Stores, to: Path, running: str, segments_behind: int = 0
     [(f"{OTHER_BOOT} sync", "torn"), (f"{OTHER_BOOT} async", "unconfirmed"), (f"{boot_id()} sync", "unconfirmed")],
     ids=["sync", "async", "a kill"],
 )
-def test_what_stands_behind_the_hole(
+def test_records_after_a_hole_at_a_power_cut_under_sync(
     stores: Stores, tmp_path: Path, running: str, kind: str, segments_behind: int
 ) -> None:
     hole = with_a_hole(stores, tmp_path / "cut", running, segments_behind)

@@ -27,7 +27,7 @@ def end_by_power_cut(folder: Path, flush: Flush) -> None:
 
 
 @pytest.mark.parametrize("flush", ["async", "buffered"])
-def test_what_may_be_lost_with_the_power_is_told_once(
+def test_start_after_a_power_cut_reports_the_possible_loss_once(
     tmp_path: Path, flush: Flush, caplog: pytest.LogCaptureFixture
 ) -> None:
     end_by_power_cut(tmp_path, flush)
@@ -44,7 +44,7 @@ def test_what_may_be_lost_with_the_power_is_told_once(
 
 
 @pytest.mark.parametrize(("flush", "kind"), [("async", "unsynced"), ("buffered", "unsynced"), ("sync", "torn")])
-def test_what_is_cut_off_then_is_called_what_it_is(tmp_path: Path, flush: Flush, kind: str) -> None:
+def test_bytes_cut_off_after_a_power_cut_are_named_by_kind(tmp_path: Path, flush: Flush, kind: str) -> None:
     (tmp_path / "log").mkdir()
     end_by_power_cut(tmp_path / "log", flush)
     segment = next((tmp_path / "log").glob("*.log"))
@@ -58,7 +58,7 @@ def test_what_is_cut_off_then_is_called_what_it_is(tmp_path: Path, flush: Flush,
     log.close()
 
 
-def test_nothing_is_lost_with_sync(tmp_path: Path) -> None:
+def test_start_after_a_power_cut_under_sync_reports_no_loss(tmp_path: Path) -> None:
     end_by_power_cut(tmp_path, "sync")
     log = CommitLog(tmp_path, small(tmp_path))
     assert log.power_cut_note == ""

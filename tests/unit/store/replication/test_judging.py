@@ -33,7 +33,7 @@ def partition() -> Partition:
     return partition
 
 
-def test_nothing_counts_before_an_epoch() -> None:
+def test_frames_before_an_epoch_are_ignored() -> None:
     partition = Partition()
     assert partition.data(1, 0, b"x").verdict is Verdict.IGNORED
     with pytest.raises(HistoryElsewhere):

@@ -80,7 +80,7 @@ def test_a_standby_writes_what_is_accepted_and_follows_whoever_leads() -> None:
         replica.append(0.2, b"x")
 
 
-def test_it_leads_once_all_in_front_of_its_epoch_is_applied() -> None:
+def test_replica_leads_once_all_records_before_its_epoch_are_applied() -> None:
     replica = Replica(ME, 0.0)
     replica.fetched(0.1, [(0, epoch_frame(1, 0, OTHER).encode())], is_end=True)
     for at in range(1, 40):
@@ -93,7 +93,7 @@ def test_it_leads_once_all_in_front_of_its_epoch_is_applied() -> None:
     assert heartbeat.base == 4
 
 
-def test_what_comes_while_a_frame_is_on_its_way_gathers() -> None:
+def test_appends_gather_while_a_frame_is_in_flight() -> None:
     replica = leading()
     (first,) = frames(replica.append(LED_S, b"12345678"))
     assert replica.append(LED_S, b"abcd") == replica.append(LED_S, b"efgh") == replica.append(LED_S, b"12345678") == []
@@ -207,7 +207,7 @@ def test_a_leader_stops_behind_all_that_it_took() -> None:
     assert Replica(ME, 0.0).stop(0.0) == [MayEnd()]
 
 
-def test_what_is_no_frame_stops_the_reader() -> None:
+def test_invalid_frame_stops_the_replica() -> None:
     replica = Replica(ME, 0.0)
     with pytest.raises(PartitionUnusable, match="offset 0 .* it is no frame of a log; .* use the version"):  # noqa: RUF043
         replica.fetched(0.1, [(0, b"hello")], is_end=True)

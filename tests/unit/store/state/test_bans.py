@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> Any:
     store.close()
 
 
-def test_what_is_set_is_there_until_it_is_lifted(store: MessageStore) -> None:
+def test_ban_is_in_force_until_it_is_lifted(store: MessageStore) -> None:
     hub = Hub(store)
     hub.bans.set(BanSet("address", "192.0.2.7/24", 0, "abuse", "ops"))
     assert [(state.kind, state.value, state.set_by) for state in hub.bans.in_force()] == [
@@ -32,7 +32,7 @@ def test_what_is_set_is_there_until_it_is_lifted(store: MessageStore) -> None:
     assert hub.bans.in_force() == []
 
 
-def test_one_that_is_over_is_not_in_force(store: MessageStore) -> None:
+def test_ban_that_has_ended_is_not_in_force(store: MessageStore) -> None:
     hub = Hub(store)
     hub.bans.set(BanSet("user", "u", store.now_ms() - 1, "", "ops"))
     assert hub.bans.in_force() == []
@@ -43,7 +43,7 @@ def test_an_address_that_is_none(store: MessageStore) -> None:
         Hub(store).bans.set(BanSet("address", "example.org"))
 
 
-def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_bans_survive_a_restart(tmp_path: Path) -> None:
     store = MessageStore(small(tmp_path))
     Hub(store).bans.set(BanSet("user", "u", 0, "why", "ops"))
     Hub(store).bans.set(BanSet("user", "v", 0, "why", "ops"))

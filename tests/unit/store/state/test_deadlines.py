@@ -5,7 +5,7 @@ import tracemalloc
 from store.state.deadlines import Deadlines
 
 
-def test_what_is_due_is_called_oldest_first() -> None:
+def test_due_deadlines_are_called_oldest_first() -> None:
     deadlines, called = Deadlines(), list[str]()
     for name, at_s in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("never", 9.0)):
         deadlines.set(name, at_s, lambda name=name: called.append(name))  # type: ignore[misc]

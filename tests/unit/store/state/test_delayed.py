@@ -89,9 +89,7 @@ def test_a_message_is_dispatched_when_it_is_due(open_store: Stores, clock: Stopp
     assert pending(store) == []
 
 
-def test_they_come_in_the_order_of_their_times_and_then_of_their_storing(
-    open_store: Stores, clock: StoppedClock
-) -> None:
+def test_delayed_messages_come_in_order_of_due_time_then_of_storing(open_store: Stores, clock: StoppedClock) -> None:
     store = open_store()
     now_ms = clock.now_ms
     publish_delayed(store, "t", b"3", due_ms=now_ms + 3_000)
@@ -104,7 +102,7 @@ def test_they_come_in_the_order_of_their_times_and_then_of_their_storing(
     assert payloads(store, "t") == [b"1a", b"1b", b"1c", b"2", b"3"]
 
 
-def test_what_was_due_before_it_was_stored_comes_at_once(open_store: Stores, clock: StoppedClock) -> None:
+def test_delayed_message_due_in_the_past_comes_at_once(open_store: Stores, clock: StoppedClock) -> None:
     store = open_store()
     publish_delayed(store, "t", b"1", due_ms=clock.now_ms - 1)
     tick(store)
@@ -153,7 +151,7 @@ def test_many_that_are_due_at_once_come_in_steps(
     assert store.dispatching.dispatched == sum(store.dispatching.late) == 100
 
 
-def test_one_step_takes_a_millisecond_or_so(open_store: Stores, clock: StoppedClock) -> None:
+def test_delayed_messages_are_published_in_small_steps(open_store: Stores, clock: StoppedClock) -> None:
     """500 in one step took some 8 ms."""
     store = open_store()
     publish_delayed(store, "t", *([b"x"] * 200), due_ms=clock.now_ms)
@@ -162,7 +160,7 @@ def test_one_step_takes_a_millisecond_or_so(open_store: Stores, clock: StoppedCl
 
 
 @pytest.mark.catalogue("J37")
-def test_what_is_in_memory_does_not_grow_with_what_is_pending(open_store: Stores, clock: StoppedClock) -> None:
+def test_delayed_messages_use_bounded_memory(open_store: Stores, clock: StoppedClock) -> None:
     store = open_store()
     for i in range(50):
         publish_delayed(store, "t", *([b"x"] * 200), due_ms=clock.now_ms + 10**6 + i)
@@ -186,7 +184,9 @@ def test_how_late_they_are_is_counted_as_how_long_deliveries_take(
     assert (store.dispatching.late, store.dispatching.late_ms) == ([*counted, 0], late_ms)
 
 
-def test_what_is_later_than_any_bound_is_counted_in_the_last_bucket(open_store: Stores, clock: StoppedClock) -> None:
+def test_delayed_message_later_than_any_bound_counts_in_the_last_bucket(
+    open_store: Stores, clock: StoppedClock
+) -> None:
     store = open_store()
     publish_delayed(store, "t", b"x", due_ms=clock.now_ms + 1_000)
     clock.now_ms += 1_000 + DELIVERY_BOUNDS_MS[-1] + 1
@@ -283,7 +283,7 @@ def test_pending_ones_are_listed_in_pages(open_store: Stores, clock: StoppedCloc
 
 
 @pytest.mark.catalogue("J39")
-def test_they_outlive_the_log_s_retention(
+def test_delayed_messages_outlive_retention(
     open_store: Stores, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(retention, "DELAYED_PER_STEP", 3)
@@ -326,7 +326,7 @@ def test_after_any_kill_each_is_pending_or_dispatched(open_store: Stores, clock:
         open_store.stop(copied)
 
 
-def test_one_whose_record_is_gone_is_given_up(
+def test_delayed_message_without_its_record_is_given_up(
     open_store: Stores, clock: StoppedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_store()

@@ -21,7 +21,7 @@ def test_the_interval_shrinks_wherever_it_stands(before: bytes, after: bytes) ->
 
 
 @pytest.mark.parametrize("age_s", [100, 101, 1 << 40])
-def test_what_has_expired_is_none(age_s: int) -> None:
+def test_age_of_an_expired_message_is_none(age_s: int) -> None:
     assert age(OTHERS + expires_in(100), age_s) is None
 
 

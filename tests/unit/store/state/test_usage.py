@@ -184,7 +184,7 @@ def test_a_will_counts_when_it_is_sent_and_one_too_many_is_not(stores: Stores) -
     assert not len(store.sessions)
 
 
-def test_what_was_granted_counts_until_the_log_has_it(stores: Stores) -> None:
+def test_granted_usage_counts_until_the_log_has_it(stores: Stores) -> None:
     store, now_s = stores(), [0.0]
     quotas = UserQuotas(store, QuotaLimits(UserLimits(topics=2, retained=2, retained_bytes=20)), lambda: now_s[0])
     publish(store, "there", b"1")

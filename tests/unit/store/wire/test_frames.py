@@ -93,7 +93,7 @@ def test_a_frame_that_is_too_large_is_refused_before_it_is_there() -> None:
         reader.feed(head[HEAD.size - 1 : HEAD.size])
 
 
-def test_what_an_old_version_skips_may_be_nested_deeply() -> None:
+def test_deeply_nested_fields_are_refused() -> None:
     nested = b"\x9a\x91\x01" + b"\xa0" * 8 + b"\x91" * 20_000 + b"\x00"
     with pytest.raises(WireError, match="Hello: maximum recursion depth"):
         FrameReader(MAX_FRAME_BYTES, Role.CLIENT).feed(frame(1, nested))
@@ -116,7 +116,7 @@ def test_the_longest_list() -> None:
         reader.feed(encode(Grew([(1, 1)] * (MOST_ITEMS + 1), 0)))
 
 
-def test_what_cannot_be_sent() -> None:
+def test_frames_that_cannot_be_encoded() -> None:
     with pytest.raises(ValueError, match="Append with request_id 0"):
         encode(Append(1))
     with pytest.raises(ValueError, match="Ping with request_id 3"):
@@ -201,7 +201,7 @@ def test_a_batch_takes_no_more_than_its_limit() -> None:
         RecordBatch.adopt(data, TYPES, 95)
 
 
-def test_nothing_is_records_too() -> None:
+def test_empty_input_is_valid_as_records() -> None:
     assert RecordBatch.adopt(b"", TYPES).size == check_records(b"") == len(records_from(b"", 5)) == 0
     assert ranges_from(b"", []) == []
     assert records_bytes(Records(3)) == b""

@@ -41,7 +41,7 @@ def test_both_sides_meet(size: int) -> None:
     assert theirs.rest == encode(Grew([(1, 2)], 64))
 
 
-def test_who_may_come_in_can_still_be_refused() -> None:
+def test_handshake_can_refuse_a_peer_with_a_valid_hello() -> None:
     ours = ServerHandshake(lambda hello: Refused(RefusedReason.BAD_HELLO, f"{hello.name} is taken"), TOKENS)
     (frame,) = FrameReader(4096, Role.STORE).feed(ours.feed(MAGIC + encode(HELLO)))
     assert frame.message == ours.refused == Refused("bad_hello", "gw-1 is taken")
@@ -74,7 +74,7 @@ def test_the_highest_common_version_is_spoken(monkeypatch: pytest.MonkeyPatch) -
         ),
     ],
 )
-def test_who_is_not_let_in(hello: Hello, reason: str, message: str) -> None:
+def test_handshake_refuses_invalid_hellos(hello: Hello, reason: str, message: str) -> None:
     assert refusal(MAGIC + encode(hello)) == Refused(reason, message)
     theirs = ClientHandshake(hello)
     with pytest.raises(HandshakeRefused) as caught:
@@ -119,7 +119,7 @@ def test_a_hello_that_is_none(data: bytes, message: str) -> None:
     assert refusal(MAGIC + data) == Refused("bad_hello", message)
 
 
-def test_nothing_is_said_before_all_is_there() -> None:
+def test_handshake_says_nothing_before_the_whole_hello() -> None:
     waiting = server()
     greeting = MAGIC + encode(HELLO)
     for at in range(len(greeting) - 1):

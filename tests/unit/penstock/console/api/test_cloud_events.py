@@ -122,7 +122,7 @@ def test_a_subject_that_is_no_topic(subject: str | None) -> None:
     ],
     ids=lambda members: json.dumps(members)[:40],
 )
-def test_what_is_no_event(members: dict[str, Any]) -> None:
+def test_invalid_cloud_events_are_refused(members: dict[str, Any]) -> None:
     with pytest.raises(Problem) as caught:
         in_json(members)
     assert (caught.value.status, caught.value.kind) == (400, "bad-event")
@@ -130,7 +130,7 @@ def test_what_is_no_event(members: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"7", b"{", b'{"data": NaN}', b'{"data":' + b"[" * 100_000])
-def test_what_is_no_json(body: bytes) -> None:
+def test_invalid_json_of_cloud_events_is_refused(body: bytes) -> None:
     with pytest.raises(Problem):
         event_in_json(body, "t")
     with pytest.raises(Problem):

@@ -36,7 +36,7 @@ def test_a_gateway_that_is_away_is_shown_with_its_last_report() -> None:
     assert [state.name for state in gateways.all()] == ["b"]
 
 
-def test_what_is_listed_is_bounded() -> None:
+def test_listed_gateways_are_bounded() -> None:
     gateways = Gateways(lambda at_s: round(at_s * 1_000))
     for number in range(2 * MOST_KEPT):
         gateways.seen(looked(number, f"g{number}"), {})

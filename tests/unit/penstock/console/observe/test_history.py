@@ -79,7 +79,7 @@ def test_a_process_that_begins_at_zero_gives_a_gap_and_no_negative_rate_or_spike
     assert clocked.numbers("out") == [10, 1, None, 2, 4]
 
 
-def test_what_comes_after_a_time_without_looks_is_spread_over_it() -> None:
+def test_history_spreads_a_count_over_a_gap_without_looks() -> None:
     clocked = Clocked()
     clocked.add(store=store(0), a=gateway(0))
     for _ in range(8):
@@ -153,7 +153,7 @@ def test_a_day_is_kept_in_bounded_memory_and_told_in_few_points() -> None:
     assert whole.times == {name: [12 * count for count in counts] for name, counts in times.items()}
 
 
-def test_what_is_absurd_stays_a_number() -> None:
+def test_history_keeps_absurd_values_finite() -> None:
     ring = SampleRing()
     ring.add(SamplePoint(0, {"in": 2.0**53 / 1e-3}, {DELIVERED: [1e18] * (len(HISTOGRAMS[DELIVERED]) + 1)}))
     (point,) = ring.points(0, SAMPLE_S)

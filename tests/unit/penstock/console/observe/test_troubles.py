@@ -21,7 +21,7 @@ def found(*samples: tuple[str, dict[str, str], float], unready: str = "", health
     return troubles(ServerLook(0.0, server, {SERVER: ProcessLook(Figures(figures))}))
 
 
-def test_nothing_is_wrong() -> None:
+def test_troubles_are_empty_for_healthy_figures() -> None:
     assert not found((DISK_FREE, {}, 3.0 * SEGMENT_BYTES), ("penstock_link_connected", {}, 1.0))
     assert not found()
 
@@ -34,7 +34,7 @@ def test_nothing_is_wrong() -> None:
         (("penstock_scrub_damaged_bytes", {}, 4_096.0), "4,096 bytes", "penstock store repair"),
     ],
 )
-def test_what_is_wrong_has_a_remedy(sample: tuple[str, dict[str, str], float], what: str, remedy: str) -> None:
+def test_trouble_has_a_remedy(sample: tuple[str, dict[str, str], float], what: str, remedy: str) -> None:
     (trouble,) = found(sample)
     assert what in trouble.what
     assert remedy in trouble.remedy
@@ -47,5 +47,5 @@ def test_a_group_is_stuck_that_has_a_lag_and_no_consumer() -> None:
     assert not found(lag, ("penstock_group_consumers", {"group": "g"}, 1.0))
 
 
-def test_what_the_server_says_of_itself_comes_first() -> None:
+def test_troubles_of_the_server_itself_come_first() -> None:
     assert [each.what for each in found(unready="starting", health="2 gaps")] == ["starting", "2 gaps"]

@@ -73,7 +73,7 @@ def test_dead_letters_of_the_last_minutes_are_told() -> None:
         (({GATEWAYS: 4}, {GATEWAYS: 3}), "1 of 4 gateways are away"),
     ],
 )
-def test_what_a_server_counts(counts: tuple[dict[str, float], ...], what: str) -> None:
+def test_watch_reports_troubles_from_a_servers_counters(counts: tuple[dict[str, float], ...], what: str) -> None:
     (found,) = watched(*counts)
     assert what in found
     assert watched(*counts[-1:]) == []
@@ -113,7 +113,7 @@ def test_failed_logins_count_at_every_gateway_whichever_come_and_go() -> None:
     assert all(each.page for each in watch.troubles())
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_watch_keeps_a_bounded_number_of_points() -> None:
     watch = Watch(STUCK_S)
     for number in range(1_000):
         watch.seen(WatchPoint(number, {(f"g{number}", "#"): group()}, {}, {}))

@@ -18,7 +18,7 @@ def refused(pay: Callable[[], None]) -> PublishesTooFast:
     return caught.value
 
 
-def test_nothing_is_bounded_by_default() -> None:
+def test_publish_rates_are_unbounded_by_default() -> None:
     rates = PublishRates(QuotaSettings())
     assert not rates.are_bounded
     rates.meter(b"c", "alice", "acme", 0.0).pay(1_000_000, 1 << 40, 0.0)
@@ -42,7 +42,7 @@ def test_a_namespace_pays_for_its_users_and_the_default_one_if_it_is_bounded() -
     rates.meter(b"3", "z", "", 0.0).pay(1, 1, 0.0)
 
 
-def test_what_is_refused_costs_nothing() -> None:
+def test_refused_publish_takes_no_tokens() -> None:
     meter = PublishRates(BOUNDED).meter(b"1", "alice", "acme", 0.0)
     meter.pay(1, 200, 0.0)
     assert refused(lambda: meter.pay(1, 1, 0.0)).wait_s == refused(lambda: meter.pay(1, 1, 0.0)).wait_s

@@ -55,7 +55,7 @@ def test_any_payload_is_shown_without_controls(payload: bytes) -> None:
 
 
 @given(st.text())
-def test_what_is_visible_stays_so(text: str) -> None:
+def test_visible_text_stays_unchanged(text: str) -> None:
     assert visible(visible(text)) == visible(text)
 
 

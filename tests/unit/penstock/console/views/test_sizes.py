@@ -57,7 +57,7 @@ def test_a_preview_of_a_compressed_payload_is_that_of_the_payload() -> None:
     assert preview_of(Message(record(b"no frame", COMPRESSED), None, UNNAMED)).startswith("not readable")
 
 
-def test_what_fits() -> None:
+def test_number_of_records_that_fit_into_an_answer() -> None:
     records = [record(b"x" * 100)] * 3
     each = shown_bytes(records[0])
     assert [fitting(records, number * each) for number in range(5)] == [0, 1, 2, 3, 3]

@@ -21,7 +21,7 @@ def flow_of(tmp_path: Path, mapped: str, more: str = "") -> Flow:
     return flow
 
 
-def test_what_is_not_mapped_stays(tmp_path: Path) -> None:
+def test_unmapped_fields_of_a_record_stay(tmp_path: Path) -> None:
     flow = flow_of(tmp_path, 'topic = "in/{topic}/{partition}/{offset}"')
     assert message_of(flow, RECORD) == ("in/orders/2/17", b'{"n": 1}', {"headers": {"unit": "C"}, "key": "k-7"})
 

@@ -116,7 +116,7 @@ async def test_each_record_is_stored_once_whatever_is_lost(flow: Flow, seed: int
     assert store.stored == wanted
 
 
-async def test_nothing_stays_in_hand_and_all_is_counted(flow: Flow) -> None:
+async def test_partition_releases_all_records_and_counts_them(flow: Flow) -> None:
     chance = random.Random(1)
     store, found = StoreModel(chance), records(chance)
     store.chance = random.Random(1)

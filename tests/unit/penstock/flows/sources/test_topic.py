@@ -40,7 +40,7 @@ def test_a_flow_from_kafka(tmp_path: Path, more: str) -> None:
         (GOOD + 'start = "noon"', "flow.orders.start: 'noon' is no place"),
     ],
 )
-def test_what_is_wrong_is_named_with_flow_and_field(tmp_path: Path, text: str, said: str) -> None:
+def test_errors_of_flows_from_kafka_name_flow_and_field(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         runner(tmp_path, text)
     assert said in str(caught.value)

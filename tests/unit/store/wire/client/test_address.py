@@ -49,7 +49,7 @@ def test_stores_that_name_one_another_do_not_keep_a_round_going() -> None:
 @pytest.mark.parametrize(
     "leader", ["", "10.0.0.2", "somewhere:7700", "10.0.0.2:x", "10.0.0.2:99999", "u@10.0.0.2:1", "::1"]
 )
-def test_what_is_no_address_is_no_leader(leader: str) -> None:
+def test_invalid_leader_address_is_ignored(leader: str) -> None:
     stores = ConnectionRound([A, B])
     stores.next()
     stores.leader(leader)
@@ -66,7 +66,7 @@ def test_several_stores_in_one_url() -> None:
 @pytest.mark.parametrize(
     "places", ["a:1,", ",a:1", "a:1,,b:1", "a:1,b:x", "a:1,b:1/c", "u:p@a:1", "a:1,u@b:1", "a:1 ,b:1"]
 )
-def test_what_is_no_list_of_stores(places: str) -> None:
+def test_invalid_lists_of_stores_are_refused(places: str) -> None:
     with pytest.raises(AddressError, match="not the address of a store"):
         Address.parse(f"penstock://{places}")
     with pytest.raises(StoreAddressError, match="not the address of a store"):

@@ -39,7 +39,7 @@ def let_in(ends: Ends, times: BlockingTimes = ONCE, *others: wire.WireMessage) -
     return link
 
 
-def test_it_answers_pings_and_returns_answers_only(ends: Ends) -> None:
+def test_blocking_link_answers_pings_and_returns_answers_only(ends: Ends) -> None:
     link = let_in(ends, ONCE, wire.Ping(), wire.Safe(64))
     link.send(wire.Get(64), 1)
     ends[1].sendall(encode(wire.Failed(wire.FailureCode.STORE_FULL, "full"), 1))

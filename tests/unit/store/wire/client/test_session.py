@@ -53,7 +53,7 @@ def test_heartbeats() -> None:
     assert (len(peer.written), peer.session.pinged_s) == (2, 12.1)
 
 
-def test_what_is_no_store_and_one_that_refuses() -> None:
+def test_peer_that_is_no_store_or_refuses() -> None:
     with pytest.raises(WireError, match="no Penstock store answers here"):
         Peer().got(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(HandshakeRefused):
