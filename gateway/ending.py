@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
+from gateway.mqtt._mqtt import Turn
 from gateway.mqtt.turn_owner import TurnOwner
 
 LONG_S = 0.001
 
 
+class HasTurn(TurnOwner, Protocol):
+    """The broker: it has one turn after another."""
+
+    @property
+    def turn(self) -> Turn: ...
+
+
 class Ending:
     """However often it is asked, one turn is ended."""
 
-    def __init__(self, owner: TurnOwner, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, owner: HasTurn, call_soon: Callable[[Callable[[], None]], object]) -> None:
         """`call_soon` is the loop's."""
         self._owner = owner
         self._call_soon = call_soon

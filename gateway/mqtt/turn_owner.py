@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from gateway.mqtt._mqtt import Turn
+from typing import Protocol
 
 
 class TurnOwner(Protocol):
     """The broker, as its Turn calls it. None of these calls may close the Turn or replace it."""
-
-    @property
-    def turn(self) -> Turn: ...
 
     def wake(self) -> None:
         """There is something to end the turn for, for the first time since it began. Called once in a turn."""
