@@ -176,7 +176,7 @@ def find_properties(const uint8_t[::1] data not None, const int64_t[::1] starts 
     """
     cdef Py_ssize_t i, count = starts.shape[0]
     cdef int64_t at, end, next_at
-    cdef int row, rows = ROWS
+    cdef int row, rows = ROWS, pairs
     cdef uint8_t identifier
     cdef const uint8_t *codes = property_codes
     cdef const uint8_t *base = &data[0] if data.shape[0] else NULL
@@ -188,7 +188,7 @@ def find_properties(const uint8_t[::1] data not None, const int64_t[::1] starts 
             for row in range(rows):
                 found[row, i] = 0
                 sizes[row, i] = NOTHING
-            pair_counts[i] = 0
+            pairs = 0
             at = starts[i]
             end = at + lengths[i]
             while at < end:
@@ -201,8 +201,9 @@ def find_properties(const uint8_t[::1] data not None, const int64_t[::1] starts 
                     found[row, i] = at + 3
                     sizes[row, i] = <int32_t>(next_at - at - 3)
                 elif identifier == USER_PROPERTY:
-                    pair_counts[i] += 1
+                    pairs += 1
                 at = next_at
+            pair_counts[i] = pairs
 
 
 def find_attribute(const uint8_t[::1] data not None, const int64_t[::1] starts not None,
