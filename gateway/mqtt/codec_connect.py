@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.mqtt.codec_primitives import (
-    Reader,
+    FieldReader,
     encode_binary,
     encode_string,
     encode_uint8,
@@ -47,7 +47,7 @@ _USERNAME: Final = 0x80
 _ANSWERED_IN_3_1_1: Final = frozenset({ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID})
 
 
-def decode_connect(reader: Reader) -> Connect:
+def decode_connect(reader: FieldReader) -> Connect:
     level = _read_level(reader)
     version = level & ~_BRIDGE
     try:
@@ -61,7 +61,7 @@ def decode_connect(reader: Reader) -> Connect:
     return packet
 
 
-def _read_level(reader: Reader) -> int:
+def _read_level(reader: FieldReader) -> int:
     """The protocol level: the version, with _BRIDGE if that is set."""
     name = reader.string("protocol name")
     level = reader.uint8("protocol version")
@@ -81,7 +81,7 @@ def _connack_version(version: int, reason_code: ReasonCode) -> int | None:
     return version if version == MQTT_5 or reason_code in _ANSWERED_IN_3_1_1 else None
 
 
-def _read_after_version(reader: Reader, version: int) -> Connect:
+def _read_after_version(reader: FieldReader, version: int) -> Connect:
     flags = reader.uint8("connect flags")
     _check_flags(flags)
     return Connect(
@@ -105,7 +105,7 @@ def _check_flags(flags: int) -> None:
         raise MalformedPacket("CONNECT will qos or will retain: set without a will [MQTT-3.1.2-11, 3.1.2-13]")
 
 
-def _read_will(reader: Reader, version: int, flags: int) -> Will:
+def _read_will(reader: FieldReader, version: int, flags: int) -> Will:
     return Will(
         properties=_read_properties(reader, version, PacketContext.WILL),
         topic_name=reader.string("will topic_name"),
@@ -115,7 +115,7 @@ def _read_will(reader: Reader, version: int, flags: int) -> Will:
     )
 
 
-def _read_properties(reader: Reader, version: int, context: PacketContext) -> Properties:
+def _read_properties(reader: FieldReader, version: int, context: PacketContext) -> Properties:
     return read_properties(reader, context) if version == MQTT_5 else Properties()
 
 

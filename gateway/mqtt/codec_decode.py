@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gateway.mqtt.codec_connect import decode_connect
-from gateway.mqtt.codec_primitives import NO_LIMITS, Buffer, Limits, Reader
+from gateway.mqtt.codec_primitives import NO_LIMITS, Buffer, FieldReader, Limits
 from gateway.mqtt.codec_rules import MQTT_5, check_packet, to_reason_code
 from gateway.mqtt.errors import MalformedPacket, ProtocolError
 from gateway.mqtt.packets import (
@@ -81,7 +81,7 @@ def decode(first_byte: int, body: Buffer, version: int, limits: Limits = NO_LIMI
     error, for any bytes from a peer.
     """
     packet_type = _check_fixed_header(first_byte, version)
-    reader = Reader(body, packet_type.name, 0, limits)
+    reader = FieldReader(body, packet_type.name, 0, limits)
     if packet_type is PacketType.CONNECT:
         return decode_connect(reader)
     if packet_type is PacketType.PUBLISH:
@@ -106,7 +106,7 @@ def _check_fixed_header(first_byte: int, version: int) -> PacketType:
     return packet_type
 
 
-def _read_publish(reader: Reader, flags: int, version: int) -> Publish:
+def _read_publish(reader: FieldReader, flags: int, version: int) -> Publish:
     qos_bits = flags >> 1 & _QOS_BITS
     if qos_bits == _QOS_BITS:
         raise MalformedPacket("PUBLISH qos: 3 [MQTT-3.3.1-4]")
@@ -121,7 +121,7 @@ def _read_publish(reader: Reader, flags: int, version: int) -> Publish:
     )
 
 
-def _read_connack(reader: Reader, version: int) -> ConnAck:
+def _read_connack(reader: FieldReader, version: int) -> ConnAck:
     flags = reader.uint8("acknowledge flags")
     if flags > 1:
         raise MalformedPacket("CONNACK acknowledge flags: reserved bit set [MQTT-3.2.2-1]")
@@ -132,7 +132,7 @@ def _read_connack(reader: Reader, version: int) -> ConnAck:
     )
 
 
-def _read_connack_code(reader: Reader, version: int) -> ReasonCode:
+def _read_connack_code(reader: FieldReader, version: int) -> ReasonCode:
     if version == MQTT_5:
         return _read_reason_code(reader)
     return_code = reader.uint8("return code")
@@ -147,8 +147,8 @@ _Acknowledgement = type[PubAck] | type[PubRec] | type[PubRel] | type[PubComp]
 
 def _acknowledgement_reader(
     packet_class: _Acknowledgement,
-) -> Callable[[Reader, int], PubAck | PubRec | PubRel | PubComp]:
-    def read(reader: Reader, version: int) -> PubAck | PubRec | PubRel | PubComp:
+) -> Callable[[FieldReader, int], PubAck | PubRec | PubRel | PubComp]:
+    def read(reader: FieldReader, version: int) -> PubAck | PubRec | PubRel | PubComp:
         packet_id = reader.uint16("packet_id")
         reason_code, properties = _read_optional_reason(reader, version)
         return packet_class(packet_id, reason_code, properties)
@@ -156,7 +156,7 @@ def _acknowledgement_reader(
     return read
 
 
-def _read_optional_reason(reader: Reader, version: int) -> tuple[ReasonCode, Properties]:
+def _read_optional_reason(reader: FieldReader, version: int) -> tuple[ReasonCode, Properties]:
     """A packet may end before its reason code, or before its properties (3.4.2.1, 3.14.2.1)."""
     if version != MQTT_5 or reader.at_end():
         return ReasonCode.SUCCESS, Properties()
@@ -165,7 +165,7 @@ def _read_optional_reason(reader: Reader, version: int) -> tuple[ReasonCode, Pro
     return reason_code, properties
 
 
-def _read_subscribe(reader: Reader, version: int) -> Subscribe:
+def _read_subscribe(reader: FieldReader, version: int) -> Subscribe:
     packet_id = reader.uint16("packet_id")
     properties = _read_properties(reader, version)
     options_of = _OPTIONS if version == MQTT_5 else _OPTIONS_3_1_1
@@ -192,7 +192,7 @@ def _options_fault(options: int, version: int) -> ProtocolError:
     return ProtocolError(ReasonCode.PROTOCOL_ERROR, "SUBSCRIBE retain_handling: 3")
 
 
-def _read_suback(reader: Reader, version: int) -> SubAck:
+def _read_suback(reader: FieldReader, version: int) -> SubAck:
     packet_id = reader.uint16("packet_id")
     properties = _read_properties(reader, version)
     reason_codes = []
@@ -202,7 +202,7 @@ def _read_suback(reader: Reader, version: int) -> SubAck:
     return SubAck(packet_id, tuple(reason_codes), properties)
 
 
-def _read_suback_code(reader: Reader, version: int) -> ReasonCode:
+def _read_suback_code(reader: FieldReader, version: int) -> ReasonCode:
     if version == MQTT_5:
         return _read_reason_code(reader)
     return_code = reader.uint8("return code")
@@ -215,7 +215,7 @@ def _read_suback_code(reader: Reader, version: int) -> ReasonCode:
     return reason_code
 
 
-def _read_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
+def _read_unsubscribe(reader: FieldReader, version: int) -> Unsubscribe:
     packet_id = reader.uint16("packet_id")
     properties = _read_properties(reader, version)
     topic_filters = []
@@ -225,7 +225,7 @@ def _read_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
     return Unsubscribe(packet_id, tuple(topic_filters), properties)
 
 
-def _read_unsuback(reader: Reader, version: int) -> UnsubAck:
+def _read_unsuback(reader: FieldReader, version: int) -> UnsubAck:
     packet_id = reader.uint16("packet_id")
     if version != MQTT_5:
         return UnsubAck(packet_id)
@@ -237,36 +237,36 @@ def _read_unsuback(reader: Reader, version: int) -> UnsubAck:
     return UnsubAck(packet_id, tuple(reason_codes), properties)
 
 
-def _read_pingreq(_reader: Reader, _version: int) -> PingReq:
+def _read_pingreq(_reader: FieldReader, _version: int) -> PingReq:
     return PingReq()
 
 
-def _read_pingresp(_reader: Reader, _version: int) -> PingResp:
+def _read_pingresp(_reader: FieldReader, _version: int) -> PingResp:
     return PingResp()
 
 
-def _read_disconnect(reader: Reader, version: int) -> Disconnect:
+def _read_disconnect(reader: FieldReader, version: int) -> Disconnect:
     return Disconnect(*_read_optional_reason(reader, version))
 
 
-def _read_auth(reader: Reader, version: int) -> Auth:
+def _read_auth(reader: FieldReader, version: int) -> Auth:
     """Unlike the others, an AUTH leaves out both its reason code and its properties, or neither (3.15.2.1)."""
     if reader.at_end():
         return Auth()
     return Auth(_read_reason_code(reader), _read_properties(reader, version))
 
 
-def _read_reason_code(reader: Reader) -> ReasonCode:
+def _read_reason_code(reader: FieldReader) -> ReasonCode:
     return to_reason_code(reader.uint8("reason_code"), PacketType[reader.label])
 
 
-def _read_properties(reader: Reader, version: int) -> Properties:
+def _read_properties(reader: FieldReader, version: int) -> Properties:
     if version != MQTT_5:
         return Properties()
     return read_properties(reader, PacketContext[reader.label])
 
 
-_READERS: Final[MappingProxyType[PacketType, Callable[[Reader, int], Any]]] = MappingProxyType(
+_READERS: Final[MappingProxyType[PacketType, Callable[[FieldReader, int], Any]]] = MappingProxyType(
     {
         PacketType.CONNACK: _read_connack,
         PacketType.PUBACK: _acknowledgement_reader(PubAck),

@@ -110,7 +110,7 @@ def _encode_uint(value: int, size_bytes: int, field: str) -> bytes:
         raise MalformedPacket(f"{field}: {value} does not fit in {size_bytes} bytes") from None
 
 
-class Reader:
+class FieldReader:
     """Reads fields one after another, never past its end; its errors begin with its label."""
 
     __slots__ = ("_data", "label", "limits", "pos")
@@ -124,9 +124,9 @@ class Reader:
     def at_end(self) -> bool:
         return self.pos >= len(self._data)
 
-    def section(self, size_bytes: int, field: str) -> Reader:
+    def section(self, size_bytes: int, field: str) -> FieldReader:
         """A reader of the next `size_bytes` only; this one goes on behind them."""
-        return Reader(self._take(size_bytes, field), self.label, 0, self.limits)
+        return FieldReader(self._take(size_bytes, field), self.label, 0, self.limits)
 
     def rest(self) -> bytes:
         return bytes(self._take(len(self._data) - self.pos, "rest"))

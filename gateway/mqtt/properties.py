@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.mqtt.codec_primitives import (
     Buffer,
-    Reader,
+    FieldReader,
     encode_binary,
     encode_string,
     encode_string_pair,
@@ -91,7 +91,7 @@ class Properties:
 class DataType(NamedTuple):
     """How a property's value is read and written; both functions take the field's name."""
 
-    read: Callable[[Reader, str], Any]
+    read: Callable[[FieldReader, str], Any]
     write: Callable[[Any, str], bytes]
 
 
@@ -121,7 +121,7 @@ def _valid_response_topic(value: str, field: str) -> None:
     validate_topic_name(value, field, "MQTT-3.3.2-14")
 
 
-def _read_flag(reader: Reader, field: str) -> bool:
+def _read_flag(reader: FieldReader, field: str) -> bool:
     value = reader.uint8(field)
     _zero_or_one(value, f"{reader.label} {field}")
     return bool(value)
@@ -132,14 +132,14 @@ def _write_flag(value: bool, field: str) -> bytes:
     return encode_uint8(value, field)
 
 
-BYTE: Final = DataType(Reader.uint8, encode_uint8)
+BYTE: Final = DataType(FieldReader.uint8, encode_uint8)
 FLAG: Final = DataType(_read_flag, _write_flag)
-TWO_BYTE_INTEGER: Final = DataType(Reader.uint16, encode_uint16)
-FOUR_BYTE_INTEGER: Final = DataType(Reader.uint32, encode_uint32)
-VARIABLE_BYTE_INTEGER: Final = DataType(Reader.varint, encode_varint)
-UTF8_STRING: Final = DataType(Reader.string, encode_string)
-UTF8_STRING_PAIR: Final = DataType(Reader.string_pair, encode_string_pair)
-BINARY_DATA: Final = DataType(Reader.binary, encode_binary)
+TWO_BYTE_INTEGER: Final = DataType(FieldReader.uint16, encode_uint16)
+FOUR_BYTE_INTEGER: Final = DataType(FieldReader.uint32, encode_uint32)
+VARIABLE_BYTE_INTEGER: Final = DataType(FieldReader.varint, encode_varint)
+UTF8_STRING: Final = DataType(FieldReader.string, encode_string)
+UTF8_STRING_PAIR: Final = DataType(FieldReader.string_pair, encode_string_pair)
+BINARY_DATA: Final = DataType(FieldReader.binary, encode_binary)
 
 
 class PropertySpec(NamedTuple):
@@ -231,11 +231,11 @@ _Present = tuple[PropertySpec, tuple[Any, ...]]
 
 def decode_properties(data: Buffer, pos: int, packet: PacketContext) -> tuple[Properties, int]:
     """The property block (length prefix and properties) at `pos`, and the position after it."""
-    reader = Reader(data, packet.name, pos)
+    reader = FieldReader(data, packet.name, pos)
     return read_properties(reader, packet), reader.pos
 
 
-def read_properties(reader: Reader, packet: PacketContext) -> Properties:
+def read_properties(reader: FieldReader, packet: PacketContext) -> Properties:
     section = reader.section(reader.varint("property length"), "properties")
     section.label = packet.name
     values: dict[str, Any] = {}
@@ -258,7 +258,7 @@ def read_properties(reader: Reader, packet: PacketContext) -> Properties:
     return Properties(**values)
 
 
-def _read_spec(section: Reader, packet: PacketContext) -> PropertySpec:
+def _read_spec(section: FieldReader, packet: PacketContext) -> PropertySpec:
     """The table line of the next identifier. One that is unknown or not allowed makes the packet malformed
     (2.2.2.2).
     """

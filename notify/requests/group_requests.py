@@ -16,7 +16,7 @@ from notify.local.own_names import OwnNames
 from notify.local.polls import Consumer, PopReceiver, PopRequest
 from notify.requests.contents import filter_fault
 from notify.requests.permissions import plain_permission
-from notify.requests.users import Permission, Permits
+from notify.requests.users import ConnectionPermits, Permission
 from store.errors import StoreError, StoreFull
 from store.namespaces import DEFAULT
 from store.state.group_states import GroupKey, Maker
@@ -41,7 +41,7 @@ class Requester(PopReceiver, Protocol):
     """The connection of a peer."""
 
     @property
-    def permits(self) -> Permits:
+    def permits(self) -> ConnectionPermits:
         """The permissions of its user."""
 
 

@@ -12,7 +12,7 @@ import msgspec
 from lightqueue.message_store import MessageStore
 from lightqueue.reading import replay
 from lightqueue.upkeep.dispatching import record_of
-from notify.requests.users import Permission, Permits
+from notify.requests.users import ConnectionPermits, Permission
 from store.errors import StoreError
 from store.namespaces import DEFAULT, Namespace, is_reserved
 from store.records._records import flagged_in, topic_runs
@@ -94,7 +94,7 @@ def narrowed(frame: Frame, names: Namespace = DEFAULT) -> Frame:
 
 
 def show(
-    answer: WireMessage, permits: Permits, names: Namespace, then: Callable[[WireMessage], None]
+    answer: WireMessage, permits: ConnectionPermits, names: Namespace, then: Callable[[WireMessage], None]
 ) -> Iterator[None]:
     """`then` gets a list of delayed messages without those that the client may not see; a step judges one."""
     if isinstance(answer, wire.DelayedFound):

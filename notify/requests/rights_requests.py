@@ -7,7 +7,7 @@ from itertools import islice
 
 from notify.local.own_names import OwnNames
 from notify.requests.permissions import ADMIN, OF_THE_STORE, SUBSCRIBE, WHOLE_LOG, plain_permission
-from notify.requests.users import Permission, Permits
+from notify.requests.users import ConnectionPermits, Permission
 from store.namespaces import SERVERS_LEVELS
 from store.wire import rights_messages as of_rights
 from store.wire.base import WireMessage
@@ -28,7 +28,7 @@ Question = of_rights.Rights | of_rights.Permitted | of_rights.ReadableFilters
 class RightsRequests:
     """Answers one client, one request after another."""
 
-    def __init__(self, permits: Permits, own: OwnNames, waits: Callable[[], None]) -> None:
+    def __init__(self, permits: ConnectionPermits, own: OwnNames, waits: Callable[[], None]) -> None:
         """`waits`: the next answer comes later, and no other request is to be handled before it."""
         self._permits = permits
         self._own = own
@@ -109,7 +109,7 @@ class _Asking:
 
     def __init__(
         self,
-        permits: Permits,
+        permits: ConnectionPermits,
         found: list[bool],
         open_ones: list[tuple[int, Permission]],
         then: Callable[[list[bool]], None],

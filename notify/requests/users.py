@@ -97,7 +97,7 @@ def _noted(answers: list[bool], heard: Callable[[], None], allowed: bool | None)
     heard()
 
 
-class Permits:
+class ConnectionPermits:
     """The permissions of one connection, as far as asked; each topic is asked once."""
 
     def __init__(self, user: User | None) -> None:

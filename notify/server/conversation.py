@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from notify.api import Told
-from notify.requests.users import Permits, User
+from notify.requests.users import ConnectionPermits, User
 from notify.server.arrival import Arrival
 from notify.server.describing import GatewayQuestion
 from notify.server.events import Events
@@ -54,7 +54,7 @@ class Conversation:
         self._figures = figures
         self.wake = wake
         self._handshake = ServerHandshake(self._meet, tokens, of_namespaces)
-        self.permits = Permits(None)
+        self.permits = ConnectionPermits(None)
         self._is_client = False
         self._applying = peers.hub.messages.applying
         self._held = HeldRequests(self._applying, self.wake)
@@ -109,7 +109,7 @@ class Conversation:
     def _let_in(self, hello: Hello, user: User | None) -> Welcome | Refused:
         if self.is_closing:  # it left while it was judged
             return Refused(RefusedReason.USER, "it is gone")
-        self.permits = Permits(user)
+        self.permits = ConnectionPermits(user)
         if user is not None:
             hello = msgspec.structs.replace(hello, namespace=user.namespace)
         met = self._peers.meet(hello, self, user)

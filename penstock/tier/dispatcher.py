@@ -49,7 +49,7 @@ class CommitRules:
     vacuum_h: int
 
 
-class Dispatcher:
+class TierDispatcher:
     """Owner of the way from the log to the table. run() is a thread's work."""
 
     def __init__(self, open_log: Callable[[], StoreLog], objects: ObjectFolder, rules: CommitRules) -> None:

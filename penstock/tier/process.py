@@ -15,7 +15,7 @@ from penstock.errors import UsageError
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, run
 from penstock.store_client import StoreClient
-from penstock.tier.dispatcher import CommitRules, Dispatcher
+from penstock.tier.dispatcher import CommitRules, TierDispatcher
 from penstock.tier.history import TableHistory
 from penstock.tier.objects import ObjectFolder, options_of
 from penstock.tier.reading import TableReader
@@ -44,7 +44,7 @@ def serve(settings: Settings) -> int:
     held = HeldLog(TIER_READER, tier.most_behind_bytes, tier.when_behind)
     objects = ObjectFolder(tier.url, options_of(os.environ))
     rules = CommitRules(tier.commit_s, tier.commit_bytes, tier.vacuum_h)
-    dispatcher = Dispatcher(partial(StoreLog, address, token, tls, role, held), objects, rules)
+    dispatcher = TierDispatcher(partial(StoreLog, address, token, tls, role, held), objects, rules)
     workers: TierWorkers | None = None
     if role is Role.OPERATOR:
         reader = TableReader(TableHistory(objects, tier.cache_bytes))
@@ -52,7 +52,7 @@ def serve(settings: Settings) -> int:
     return run(settings, lambda: _serve(dispatcher, workers, tier.url, address.url))
 
 
-async def _serve(dispatcher: Dispatcher, workers: TierWorkers | None, url: str, store: str) -> None:
+async def _serve(dispatcher: TierDispatcher, workers: TierWorkers | None, url: str, store: str) -> None:
     stop = Stop()
     os.nice(NICENESS)
     if workers is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from notify.requests.contents import failure_code, filter_fault
 from notify.requests.group_requests import Requester
 from notify.requests.reads import Answer
-from notify.requests.users import Permits
+from notify.requests.users import ConnectionPermits
 from notify.server.events import FRAME_ROOM_BYTES, Events
 from notify.server.incoming import HeldRequests
 from notify.server.line import WireCounters, WireOutput
@@ -29,7 +29,7 @@ class Connected:
 
     peer: Peer
     peers: Peers
-    permits: Permits
+    permits: ConnectionPermits
     events: Events
     out: WireOutput
     answers: SafeAnswers

@@ -11,7 +11,7 @@ import pytest
 from gateway.auth.access import AccessParts
 from gateway.auth.permissions import parse_permissions
 from notify.requests import users as permits
-from notify.requests.users import Permission, Permits
+from notify.requests.users import ConnectionPermits, Permission
 from notify.server import incoming
 from penstock.servers.store_users import StoreUsers
 from store.records._records import RecordBatch
@@ -187,7 +187,7 @@ def test_remembered_answers_are_bounded_in_characters(bench: WireBench, users: S
 
 
 def test_permits_without_a_user_allow_everything(users: StoreUsers) -> None:
-    steps = Permits(None).judging(lambda: [Permission("publish", "a")], lambda: None, lambda: None)
+    steps = ConnectionPermits(None).judging(lambda: [Permission("publish", "a")], lambda: None, lambda: None)
     with pytest.raises(StopIteration) as end:
         next(steps)
     assert end.value.value is None
