@@ -209,7 +209,7 @@ class Broker:
         self._ending.ask()
 
     def settle(self) -> None:
-        """A message comes behind subscriptions that were read before it in this turn: these take effect first."""
+        """A message comes after subscriptions that were read before it in this turn: these take effect first."""
         self.store_batch()
         self.subscriptions.grant()
 

@@ -170,7 +170,7 @@ class MessageStore:
 
     @property
     def end(self) -> int:
-        """log_offset behind the newest record that is in all its queues, as is every one before it."""
+        """log_offset after the newest record that is in all its queues, as is every one before it."""
         return self.applying.position if self.applying.left_bytes else self.log.end
 
     @property

@@ -1,7 +1,7 @@
 """A message store for a gateway, in this process or over the wire: the gateway cannot tell which it has.
 
 An answer that another process may have to give comes to a callback, at once or in a later turn. Requests are answered
-in the order in which they were made, appends included, so a request behind an append sees what the append changed.
+in the order in which they were made, appends included, so a request after an append sees what the append changed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RetainedMessage(NamedTuple):
 
 
 class RetainedPage(NamedTuple):
-    """Some of the retained messages that a filter matches. `after`: the topic to go on behind, None at the end."""
+    """Some of the retained messages that a filter matches. `after`: the topic to go on after, None at the end."""
 
     messages: list[RetainedMessage]
     after: str | None
@@ -117,7 +117,7 @@ class SessionListener(Protocol):
         """Describe a client that is connected; None: there is none, or it is not known in time."""
 
     def report(self, after: int, then: Callable[[GatewayReport | None], None]) -> None:
-        """Say what a gateway is and counts, its figures behind the first `after`; None: it is not known in time."""
+        """Say what a gateway is and counts, its figures after the first `after`; None: it is not known in time."""
 
     def told(self, message: Told) -> None:
         """Bans were set or lifted, an operator ends a client's connection, or gateways are behind."""
@@ -134,7 +134,7 @@ class GatewayListener(StoreListener, SessionListener, Protocol):
 
     def lost_entries(self, queue: Queue, position: int, log_offset: int, known_to: int | None = None) -> None:
         """The store is another process now, and what this queue had in memory is gone. It goes on at this queue_offset,
-        with what the log has behind `log_offset`; called before it ends there.
+        with what the log has after `log_offset`; called before it ends there.
 
         `known_to`: log_offset up to which it was known where the queue ends; None: as far as the store said.
         """
@@ -165,7 +165,7 @@ class Past(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Records in the order of the log, and the log_offset to go on from; behind the last page that is `stop`."""
+    """Records in the order of the log, and the log_offset to go on from; after the last page that is `stop`."""
 
     records: bytes
     next: int
@@ -188,7 +188,7 @@ class History(Protocol):
         """True if the tier may have messages from a log_offset on that the log has dropped."""
 
     def page(self, topic_filter: str, start: int, stop: int, then: Callable[[Page | None], None]) -> None:
-        """Messages that match, from log_offset `start` on and before `stop`; perhaps none, with more behind. None, and
+        """Messages that match, from log_offset `start` on and before `stop`; perhaps none, with more after. None, and
         `next` is `start`: they cannot be read now, ask again later."""
 
 
@@ -301,7 +301,7 @@ class StoreQueues(Protocol):
 
     @property
     def end(self) -> int:
-        """log_offset behind the newest record; all before it are known to be in their queues."""
+        """log_offset after the newest record; all before it are known to be in their queues."""
 
     @property
     def safe(self) -> int:

@@ -84,7 +84,7 @@ class Messages:
         return self._header("<u8", 8).astype(np.int64), self._lengths("<u4", 0)
 
     def behind(self, i: int) -> int:
-        """log_offset behind message i."""
+        """log_offset after message i."""
         return int(self.log_offset + self.positions[i] + self._header("<u4", 0)[i])
 
     def batches(self) -> Iterator["Messages"]:

@@ -76,7 +76,7 @@ class StoreClient:
         return self.ask(request, kind)[0]
 
     def ask(self, request: WireMessage, kind: type[M], records: bytes = b"") -> tuple[M, memoryview]:
-        """As call(); with records behind the request, and those that follow the answer."""
+        """As call(); with records after the request, and those that follow the answer."""
         try:
             self._link.send(request, 1, records)
             frame = self._link.receive()

@@ -50,7 +50,7 @@ class Namespace:
 
     @property
     def prefix(self) -> str:
-        """The beginning of all its names in the log; a topic has / or $ behind it."""
+        """The beginning of all its names in the log; a topic has / or $ after it."""
         return MARK + self.name if self.name else ""
 
     def _named(self, separator: str, name: str) -> str:

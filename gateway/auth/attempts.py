@@ -23,7 +23,7 @@ from store.wire.operator_messages import LoginEnd
 MOST_COUNTED = 20_000
 """Entries of each kind of count, and of users with a successful login; the one changed longest ago is dropped first."""
 SLOW_AFTER = 1
-"""Failures of an address after which its attempts wait behind those of others."""
+"""Failures of an address after which its attempts wait after those of others."""
 USER_WINDOW_S = 3_600
 LIMITS = ("user_at_address", "address", "user")
 LONG_NAME_CHARACTERS = 256

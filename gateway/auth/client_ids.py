@@ -51,7 +51,7 @@ class ClientIds:
 
     def _others(self, client_id: str, users: Container[str]) -> list[str]:
         """Users with a name that is in a client identifier where the pattern has %u."""
-        if len(self._before) == 1 and len(self._after) > 1:  # the name is at the beginning, up to the text behind it
+        if len(self._before) == 1 and len(self._after) > 1:  # the name is at the beginning, up to the text after it
             rest = client_id[len(self._before[0]) :]
             mark = self._after[0]
             ends = _places(rest, mark) if mark else range(1, len(rest) + 1)

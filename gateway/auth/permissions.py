@@ -12,7 +12,7 @@
 
 The actions are publish, retain, subscribe, replay, read_log, hold_log and admin. A retained PUBLISH needs both
 `publish` and `retain`, reading history both `subscribe` and `replay`. A rule allows a subscription only if its filter
-covers the whole subscription; it denies one if any topic matches both. The topic behind `$dead/GROUP/` is authorized as
+covers the whole subscription; it denies one if any topic matches both. The topic after `$dead/GROUP/` is authorized as
 well: a dead letter is a message of the topic named there. Reading a store's log itself, with the messages of all
 namespaces, needs `read_log` of `#` besides, having retention wait for that `hold_log`, and seeing and touching what
 other clients have `admin` of `#`: no default allows these.
@@ -75,7 +75,7 @@ class Pattern:
     """(place, level) of those that are the same for every client. Rules that begin alike often end otherwise: the last
     one comes first."""
     templates: tuple[tuple[int, str, str], ...]
-    """(place, level, what is behind its last placeholder) of those with placeholders."""
+    """(place, level, what is after its last placeholder) of those with placeholders."""
     fixed: Filter | None = None  # the filter for every client, if it has no placeholders
 
     @classmethod
@@ -172,7 +172,7 @@ class Filter:
         return bool(self.levels) and self.levels[0] is not None and other.levels[:1] != self.levels[:1]
 
     def meets(self, other: Filter, is_inside: bool = False) -> bool:
-        """Whether any topic matches both. `is_inside`: the other is from behind `$dead/GROUP/`, where a wildcard also
+        """Whether any topic matches both. `is_inside`: the other is from after `$dead/GROUP/`, where a wildcard also
         matches a level that starts with $.
         """
         mine, theirs = self.levels[:1], other.levels[:1]
@@ -205,9 +205,9 @@ class WantedTopic:
 
     whole: Filter
     inner: Filter | None = None
-    """The filter behind `$dead/GROUP/`, if there is one."""
+    """The filter after `$dead/GROUP/`, if there is one."""
     hidden: tuple[Filter, ...] = ()
-    """All filters that may be behind it: `$dead/GROUP/+/+/x` matches a topic `$dead/OTHER/x` as well."""
+    """All filters that may be after it: `$dead/GROUP/+/+/x` matches a topic `$dead/OTHER/x` as well."""
 
     @classmethod
     def parse(cls, topic: str) -> WantedTopic:
@@ -219,7 +219,7 @@ class WantedTopic:
             if len(inner.levels) <= 2 and not inner.is_open and (len(inner.levels) < 2 or not is_plain):
                 break
             behind = Filter(inner.levels[2:], inner.is_open)
-            # A topic that would be too long loses the part behind `$dead/GROUP`, so that part may be anything.
+            # A topic that would be too long loses the part after `$dead/GROUP`, so that part may be anything.
             inner = behind if behind.levels and len(hidden) < MOST_WRAPPERS else EVERYTHING
             hidden.append(inner)
         begins_plainly = bool(hidden) and is_plain and bool(inner.levels) and inner.levels[0] is not None
@@ -246,7 +246,7 @@ class WantedTopic:
 
 
 def unwrapped(topic: str) -> str:
-    """The topic behind `$dead/GROUP/` and the like; `#` if it is not there."""
+    """The topic after `$dead/GROUP/` and the like; `#` if it is not there."""
     for _ in range(MOST_WRAPPERS):
         first, *others = topic.split("/", 2)
         if first not in WRAPPERS or not others:

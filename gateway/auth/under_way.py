@@ -1,6 +1,6 @@
 """Checks of passwords that are under way: never more than could all fail without passing a limit. No I/O.
 
-A limit is looked at before a check and counted behind it, so checks at the same time would get through it together.
+A limit is looked at before a check and counted after it, so checks at the same time would get through it together.
 A check without room waits until another one ends, so no login is refused that may be right.
 """
 

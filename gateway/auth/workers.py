@@ -38,7 +38,7 @@ class FairWorkers:
     """Runs clients' authentication in the same threads, after a turn in the fair queue."""
 
     def __init__(self, workers: Workers, queue: FairQueue, is_slow: Callable[[str], bool]) -> None:
-        """`is_slow` says whether the attempts of an address wait behind those of others."""
+        """`is_slow` says whether the attempts of an address wait after those of others."""
         self._workers = workers
         self._queue = queue
         self._is_slow = is_slow

@@ -130,7 +130,7 @@ class Subscriptions:
         request = _PendingSubscribe(
             session, subscribe, epoch, answered, replay_from(subscribe), refusals=refusals, quota=quota
         )
-        session.connection.wait(is_read=True)  # to take it from epoll and back would put it behind others there
+        session.connection.wait(is_read=True)  # to take it from epoll and back would put it after others there
         if request.replay_from is None:
             self._ready(request)
         else:

@@ -91,7 +91,7 @@ class HandedReplay(Handed):
 
 
 class HandedList(Handed):
-    """Retained messages to be sent. `after`: the topic behind which more of them are listed then, up to log_offset
+    """Retained messages to be sent. `after`: the topic after which more of them are listed then, up to log_offset
     `end`; nil: that was all. `subscription` is then the one that they are for."""
 
     log_offsets: list[int]

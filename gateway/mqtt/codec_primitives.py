@@ -125,7 +125,7 @@ class FieldReader:
         return self.pos >= len(self._data)
 
     def section(self, size_bytes: int, field: str) -> FieldReader:
-        """A reader of the next `size_bytes` only; this one goes on behind them."""
+        """A reader of the next `size_bytes` only; this one goes on after them."""
         return FieldReader(self._take(size_bytes, field), self.label, 0, self.limits)
 
     def rest(self) -> bytes:

@@ -62,7 +62,7 @@ def validate_topic_filter(topic_filter: str, field: str = "topic_filter") -> Non
 
 
 def split_shared(topic_filter: str, field: str = "topic_filter") -> tuple[str | None, str]:
-    """The share name (None if not shared) and the topic filter behind it; both are valid.
+    """The share name (None if not shared) and the topic filter after it; both are valid.
 
     `$share` without a slash is an ordinary filter [MQTT-4.8.2-1].
     """
@@ -77,7 +77,7 @@ def split_shared(topic_filter: str, field: str = "topic_filter") -> tuple[str | 
 
 
 def split_delayed(topic_name: str, max_delay_s: int, field: str = "topic_name") -> tuple[int, str]:
-    """The delay in seconds, at most `max_delay_s`, and the topic name behind it of `$delayed/SECONDS/TOPIC`."""
+    """The delay in seconds, at most `max_delay_s`, and the topic name after it of `$delayed/SECONDS/TOPIC`."""
     seconds, _, real_name = topic_name.removeprefix(DELAYED_PREFIX).partition("/")
     is_number = seconds.isascii() and seconds.isdecimal() and len(seconds) <= MOST_DELAY_DIGITS
     if not is_number or not real_name:

@@ -162,7 +162,7 @@ class Journal:
     def when_placed(self, then: Callable[[int], None]) -> None:
         """`then` gets the log_offset of what is put into the batch next; -1 if it was forgotten.
 
-        Only while the batch has no changes: the store may add to these, and what is behind them moves.
+        Only while the batch has no changes: the store may add to these, and what is after them moves.
         """
         self._placed.append((self._turn.batch.size, then))
 

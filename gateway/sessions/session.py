@@ -25,7 +25,7 @@ from store.state.sessions import SessionState
 
 NOTHING: frozenset[int] = frozenset()  # one for all: an empty set takes 216 bytes
 NONE: Mapping[Any, Any] = MappingProxyType({})  # the same
-LIVE_BESIDE = "\0"  # behind a topic filter, which cannot contain it: the key of the filter's second reader
+LIVE_BESIDE = "\0"  # after a topic filter, which cannot contain it: the key of the filter's second reader
 
 
 class OneReader(Mapping[str, Reader]):
@@ -65,7 +65,7 @@ class HeldMessage:
 
 @dataclass(frozen=True, slots=True)
 class MorePages:
-    """Retained messages of topics behind `after` are to be listed, up to log_offset `end`."""
+    """Retained messages of topics after `after` are to be listed, up to log_offset `end`."""
 
     subscription: SubscriptionState
     after: str

@@ -93,7 +93,7 @@ class WebSocketLayer(SteppedLayer):
             self._keep_within_bounds()
 
     def _take_last(self, data: bytes, is_late: Callable[[], bool]) -> None:
-        """Wait only for the other end's Close frame, and not behind much other data."""
+        """Wait only for the other end's Close frame, and not after much other data."""
         protocol, at, is_over = self._protocol, 0, False
         while at < len(data) and not is_over:
             protocol.receive_data(data[at : at + BYTES_AT_ONCE])

@@ -349,7 +349,7 @@ cdef class Dispatcher:
             at += record.length
             name = topic_of(record)[:record.topic_length]
             if sure == len(names) and self.ends.is_at(<uint32_t>(self.ends.following + sure), name):
-                sure += 1               # and the lines behind that one are on their way
+                sure += 1               # and the lines after that one are on their way
             else:
                 self.ends.expect_place(name)
             names.append(name)

@@ -30,7 +30,7 @@ class Holes:
     def __init__(self, log: LogRecords, places: Places) -> None:
         self._log = log
         self._places = places
-        self._lost: dict[tuple[Queue, int], int] = {}  # number of messages, by the queue_offset behind them
+        self._lost: dict[tuple[Queue, int], int] = {}  # number of messages, by the queue_offset after them
         self.are_known = False  # a read has skipped at least one hole
 
     def skip(self, queue: Queue, start: int, error: LookupError) -> tuple[int, int]:

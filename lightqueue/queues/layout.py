@@ -108,7 +108,7 @@ class Entries:
         return low, queue.next_offset if high is None else high
 
     def first_kept(self, queue: Queue, queue_offset: int) -> int | None:
-        """queue_offset of the first entry at or behind a position; None if there is none."""
+        """queue_offset of the first entry at or after a position; None if there is none."""
         if not queue.id:
             return None
         own = self._index.first(entry_key(queue.id, queue_offset), entry_key(queue.id + 1, 0))

@@ -156,7 +156,7 @@ def _in_common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
 
 
 def _after(wanted: tuple[str, ...], levels: list[str], at: int) -> int:
-    """Index of the topic's level behind these levels of a filter, the first of which matches at `at`; BEYOND if they
+    """Index of the topic's level after these levels of a filter, the first of which matches at `at`; BEYOND if they
     end in a `#` that matches the rest, NOWHERE if they do not match.
     """
     for i in range(1, len(wanted)):

@@ -61,7 +61,7 @@ class Neighbours:
         return neighbour_position(self.positions(queue_id >> GROUP_BITS), queue_id)
 
     def place(self, queue_id: int, queue_offset: int) -> tuple[int, int] | None:
-        """(queue_offset, log_offset) of a queue's first entry at or behind a queue_offset that these keys ever had.
+        """(queue_offset, log_offset) of a queue's first entry at or after a queue_offset that these keys ever had.
 
         It may have been trimmed.
         """
@@ -103,7 +103,7 @@ class Neighbours:
         return (queue_offset, pack) if pack else None
 
     def first_kept(self, queue_id: int, queue_offset: int) -> int | None:
-        """queue_offset of a queue's first kept entry at or behind another."""
+        """queue_offset of a queue's first kept entry at or after another."""
         end = self.end(queue_id)
         cursor = None
         while queue_offset < end[0]:
@@ -111,7 +111,7 @@ class Neighbours:
             place = self._place(cursor, queue_id, queue_offset, end)
             if self._gather(cursor, queue_id, place):
                 return place[0]
-            queue_offset = place[0] + 1  # trimmed; behind the oldest kept key no entry is missing
+            queue_offset = place[0] + 1  # trimmed; after the oldest kept key no entry is missing
         return None
 
     def _cursor(self, queue_id: int) -> GroupCursor:

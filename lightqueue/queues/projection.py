@@ -188,7 +188,7 @@ class Projection:
         self._gap_end, self._gap_is_known = end, is_known
 
     def _cross_gap(self, log_offset: int, is_known: bool) -> None:
-        """Note that records are lost. `is_known`: the index has the state behind them, but not all entries."""
+        """Note that records are lost. `is_known`: the index has the state after them, but not all entries."""
         groups = self.groups.cross_gap(is_known)
         self.crossed.groups.update(groups)
         if not is_known:

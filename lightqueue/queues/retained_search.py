@@ -22,7 +22,7 @@ BEHIND_BELOW = b"\1"  # appended to a key: follows it and all keys below it
 def find_retained(
     retained: RetainedTopics, topic_filter: str, after: str | None, limit: int
 ) -> tuple[list[int], str | None]:
-    """log_offsets of at most `limit` retained messages, and the topic to go on behind; None at the end.
+    """log_offsets of at most `limit` retained messages, and the topic to go on after; None at the end.
 
     Reads at most `limit` topics: a thousand take 3 ms, whether or not they match.
     """
@@ -38,7 +38,7 @@ def find_retained(
 def heads_found(
     log: ReadableLog, log_offsets: list[int], goes_on_behind: str | None
 ) -> tuple[list[tuple[int, int, bytes]], str | None]:
-    """(log_offset, QoS, client_id) of messages of find_retained(), and the topic to go on behind; None at the end.
+    """(log_offset, QoS, client_id) of messages of find_retained(), and the topic to go on after; None at the end.
 
     A message is verified before it is used: 0.1 ms for each MiB, and more if it is read from the disk. So messages not
     reached after HEADS_S are left to the next page; at least one is read.
@@ -93,7 +93,7 @@ def _jumping(retained: RetainedTopics, levels: list[str], start: bytes, stop: by
 
 
 def _next_key(wanted: list[bytes], key: bytes) -> bytes:
-    """The lowest key behind this one that the filter may match; empty if there is none."""
+    """The lowest key after this one that the filter may match; empty if there is none."""
     topic = key[1:].split(b"\0")
     plus = -1  # the last level that the filter leaves open
     for i, level in enumerate(wanted):

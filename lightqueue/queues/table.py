@@ -252,7 +252,7 @@ class QueueTable:
         """Records of a queue from queue_offset `start` on; their pointers are valid until the next append.
 
         Entries that retention dropped are skipped: see `first` of the result. Lost records are skipped as well, and the
-        record behind them has their number: see lost_before() of the result.
+        record after them has their number: see lost_before() of the result.
         """
         lost = 0
         while start < queue.next_offset:
@@ -357,7 +357,7 @@ class QueueTable:
             yield key[1] - ord("0"), key[2:], int.from_bytes(meta[:8], "big")
 
     def topic_names(self, prefix: bytes, after: bytes = b"") -> Iterator[bytes]:
-        """The topics with a stored queue that begin with `prefix` and come behind `after`, in order."""
+        """The topics with a stored queue that begin with `prefix` and come after `after`, in order."""
         key = queue_key(TOPIC, prefix)
         start = max(key, queue_key(TOPIC, after) + b"\0") if after else key
         for found, _ in self._index.scan(start, key + b"\xff"):  # \xff is in no UTF-8 text

@@ -44,7 +44,7 @@ class FoundMessages(NamedTuple):
 
 
 def find(store: MessageStore, wanted: FindQuery, before: int, limit: int, first: int = 0) -> FoundMessages:
-    """Find messages at log_offset `first` or behind it. Reads at most MOST_LOOKED_AT records. Raises a StoreError."""
+    """Find messages at log_offset `first` or after it. Reads at most MOST_LOOKED_AT records. Raises a StoreError."""
     before = min(before, store.end, store.log.behind_time(wanted.until_ms))
     found: list[int] = []
     for looked_at, log_offset in enumerate(store.keys.candidates(wanted.key, before)):

@@ -178,7 +178,7 @@ class _Room:
         """Note that parts of the log are lost, up to these log_offsets. Their messages are unknown: each part counts as
         one.
 
-        The first wanted record behind a part gets the number, in this or in a later read.
+        The first wanted record after a part gets the number, in this or in a later read.
         """
         topics = topics_of(records) if wanted is not None else []
         places: Counter[int] = Counter()
@@ -260,7 +260,7 @@ def _scan_tagged(
         if following >= stop or (not following and position >= queue.next_offset):
             return stop
         if room.lost and not room.count and rounds < LOST_ROUNDS and position >= end:
-            rounds, left = rounds + 1, MOST_ENTRIES  # so that a message behind the lost ones can carry their number
+            rounds, left = rounds + 1, MOST_ENTRIES  # so that a message after the lost ones can carry their number
         elif position >= end or room.left_bytes <= 0:
             if room.lost and room.count:
                 return hole
@@ -337,7 +337,7 @@ def _log_offset(store: MessageStore, queue: Queue, queue_offset: int) -> int:
 
 
 def seek_log(log: ReadableLog, log_offset: int, timestamp_ms: int, start: int) -> SeekResult:
-    """The first record at or behind a log_offset; if `timestamp_ms` is not 0, the first that was stored at it
+    """The first record at or after a log_offset; if `timestamp_ms` is not 0, the first that was stored at it
     or later.
     """
     if timestamp_ms:
@@ -359,7 +359,7 @@ def _seek_time(log: ReadableLog, at_ms: int, start: int) -> SeekResult:
 
 
 def _seek_record(log: ReadableLog, target: int, start: int) -> SeekResult:
-    """The first record at or behind a log_offset, which may be in the middle of a record."""
+    """The first record at or after a log_offset, which may be in the middle of a record."""
     if target <= log.first or target >= log.end:
         return SeekResult(max(log.first, min(target, log.end)))
     if not start and not target & 7:
@@ -413,7 +413,7 @@ def queue_offset_of(store: MessageStore, topic: str, log_offset: int) -> int:
 
 
 class Matched(NamedTuple):
-    """Topics that match a filter, the number of topics compared, and the one to go on behind (empty: no more)."""
+    """Topics that match a filter, the number of topics compared, and the one to go on after (empty: no more)."""
 
     topics: list[str]
     looked_at: int
@@ -421,7 +421,7 @@ class Matched(NamedTuple):
 
 
 def matching_topics(store: MessageStore, topic_filter: str, after: str, limit_bytes: int) -> Matched:
-    """Topics behind `after` that match a filter, as RocksDB has them.
+    """Topics after `after` that match a filter, as RocksDB has them.
 
     It has each topic with a kept message before `applied_offset`, and perhaps more.
     """

@@ -62,7 +62,7 @@ class Trimmer:
             yield from self._pause()
 
     def _gone(self, queue_id: int, start: int) -> tuple[list[bytes], int, bool]:
-        """Keys to delete from queue_offset `start` on, the queue_offset behind them, and whether there may be more."""
+        """Keys to delete from queue_offset `start` on, the queue_offset after them, and whether there may be more."""
         gone: list[bytes] = []
         for first, pack in packs_from(self._index, queue_id, start):
             count = pack_count(pack)

@@ -40,7 +40,7 @@ cdef bint make_room_to_receive(Swarm swarm, size_t size) except False:
 
 
 cdef ssize_t receive_through_layer(Swarm swarm, Device *device, size_t kept, ssize_t got) noexcept with gil:
-    """What came lies behind `kept` bytes of swarm.received, and what it means is put in its place; its size."""
+    """What came lies after `kept` bytes of swarm.received, and what it means is put in its place; its size."""
     cdef bytes plain, answer
     layer = <object>device.layer
     try:

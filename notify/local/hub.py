@@ -36,7 +36,7 @@ QUEUES_PER_STEP = 250
 
 
 class Departure:
-    """The cleaning up behind a member that is gone, in steps: its sessions are closed, its queues unfollowed.
+    """The cleaning up after a member that is gone, in steps: its sessions are closed, its queues unfollowed.
 
     A gateway may have had a hundred thousand clients, and the store serves others meanwhile. A claim of one of the
     sessions does not wait for its turn (Claims.claim).

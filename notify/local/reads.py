@@ -29,7 +29,7 @@ class RetainedPages:
         self._as_of = messages.retained.changes
 
     def page(self, topic_filter: str, after: str | None) -> RetainedPage:
-        """The retained messages that `topic_filter` matches behind the topic `after`. Raises a StoreError."""
+        """The retained messages that `topic_filter` matches after the topic `after`. Raises a StoreError."""
         changes = self._messages.retained.changes
         if changes != self._as_of:
             self._as_of = changes

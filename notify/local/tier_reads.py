@@ -127,7 +127,7 @@ class TierReads:
         then: Then,
         is_ready: Callable[[], bool],
     ) -> None:
-        """Something is lost in front of the log, with no message of the tier behind it: the log's first one says so."""
+        """Something is lost in front of the log, with no message of the tier after it: the log's first one says so."""
         again = self.question(request, max_bytes) if self.has(answer.next) else None
         if again is not None:
             self.ask(request, again, limit_bytes, then, is_ready)  # the log begins elsewhere by now

@@ -44,7 +44,7 @@ class RemoteAppends:
             first += piece.size
 
     def _append(self, piece: RecordBatch, first: int, placed: Placed | None) -> None:
-        """Records that are `first` bytes behind the beginning of their batch."""
+        """Records that are `first` bytes after the beginning of their batch."""
         self.mark += 1
         self.unstored_bytes += piece.size
         if placed is not None:

@@ -39,7 +39,7 @@ class RangeReads:
         self._wanted: dict[Place, None] = {}  # at the end of the turn
         self._ahead: dict[Place, int] = {}  # likewise, so many records each, which come one by one
         self.has_wanted = False  # there is something to ask()
-        self._hurried: dict[Queue, int] = {}  # of which ranges are asked for ahead: the place behind the last of them
+        self._hurried: dict[Queue, int] = {}  # of which ranges are asked for ahead: the place after the last of them
         self._most_hurried = max(1, cache_bytes // (AHEAD_SHARE * AHEAD * ANSWER_BYTES))
         self._asked: set[Place] = set()
         self._max_records = self._max_bytes = 1
@@ -86,7 +86,7 @@ class RangeReads:
     def _look_ahead(self, queue: Queue, found: Records, max_records: int, max_bytes: int) -> None:
         """Want what comes after `found` before it is read, if that is more than an answer.
 
-        It begins behind the last range that was wanted ahead, if that is near: ranges do not overlap then.
+        It begins after the last range that was wanted ahead, if that is near: ranges do not overlap then.
         """
         step = min(max_records, int(FILL * max_bytes) * found.count // records_size(found))
         last = min(found.next + (AHEAD - 1) * step, queue.next_offset - step)

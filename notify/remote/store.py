@@ -48,7 +48,7 @@ class StoreClock:
         """`clock`: seconds, of any beginning."""
         self._clock = clock
         self._ahead_ms = 0  # of the store's Unix time before our clock
-        self._behind_ms = 0  # at most, of what we take for the store's time behind it
+        self._behind_ms = 0  # at most, of what we take for the store's time after it
 
     def set(self, now_ms: int, asked_s: float) -> None:
         """The time (Unix, ms) at some moment since `asked_s` by our clock."""

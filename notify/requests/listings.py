@@ -13,7 +13,7 @@ from store.wire.operator_messages import TopicReader, TopicReaders, TopicReaders
 MOST_LISTINGS = 16
 """Listings of one connection that may be under way; an older one is to be begun anew."""
 PAGE_BYTES = 48 << 10
-"""Text behind which a page ends. One name may add as much, and 128 KiB by its last item: the smallest frame fits."""
+"""Text after which a page ends. One name may add as much, and 128 KiB by its last item: the smallest frame fits."""
 _INDEX_BITS = 40
 LOOKED_AT = 2_000
 """Sessions that one request looks at."""
@@ -54,7 +54,7 @@ class NameSnapshots:
 class NamesPage:
     """Names, one after another, until there are enough of them or what is said of them takes PAGE_BYTES.
 
-    `after`, once it was iterated: what to ask for the names behind it; None: that was all.
+    `after`, once it was iterated: what to ask for the names after it; None: that was all.
     """
 
     def __init__(self, names: list[str], index: int, most: int, ended: Callable[[], object], listing: int) -> None:
@@ -121,5 +121,5 @@ def _look(
 
 
 def _plain(topic_filter: str) -> str:
-    """The filter behind `$share/NAME/`."""
+    """The filter after `$share/NAME/`."""
     return topic_filter.removeprefix(SHARE_PREFIX).partition("/")[2] if is_shared(topic_filter) else topic_filter

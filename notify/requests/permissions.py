@@ -66,7 +66,7 @@ def unstated(message: WireMessage) -> str:
 
 
 def why_not(refused: Permission, user: str) -> str:
-    """The text for a refused client: action and topic, and a remedy behind a colon."""
+    """The text for a refused client: action and topic, and a remedy after a colon."""
     if refused == HOLD_LOG:
         return "hold_log #: it keeps retention from freeing the disk; allow it by a rule of the permissions file"
     if refused != READ_LOG:

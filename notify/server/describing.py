@@ -53,7 +53,7 @@ class Descriptions:
             self._ask(line, lambda number: Describe(number, client_id), heard)
 
     def report(self, line: Line | None, after: int, then: Callable[[GatewayReport | None], None]) -> None:
-        """Ask for the gateway's figures behind the first `after`."""
+        """Ask for the gateway's figures after the first `after`."""
 
         def heard(answer: Answer | None) -> None:
             then(answer.report if isinstance(answer, FiguresTold) else None)

@@ -42,7 +42,7 @@ class Push:
     """Owner of how far one connection was given its queues. It begins with none: what was asked for goes on."""
 
     def __init__(self) -> None:
-        self._given: dict[int, int] = {}  # by ref: the queue_offset behind it
+        self._given: dict[int, int] = {}  # by ref: the queue_offset after it
 
     def was_read(self, queues: Mapping[int, Queue], ranges: Iterable[Range]) -> None:
         """Note that the peer was sent these ranges as an answer."""
@@ -151,7 +151,7 @@ class Events:
         return answer, records
 
     def catch_up(self, then: Callable[[], object]) -> Iterator[None] | None:
-        """Do something at once, or in steps behind the end of a round that is too large for once."""
+        """Do something at once, or in steps after the end of a round that is too large for once."""
         self._round = self._round or self._begin()
         if self._round.is_large:
             return self._steps_of_round(then)
@@ -171,7 +171,7 @@ class Events:
         return self._round is not None
 
     def up_to(self, answer: A) -> A:
-        """An answer behind tell(), with a `log_end` that is no later than where the peer knows all queues."""
+        """An answer after tell(), with a `log_end` that is no later than where the peer knows all queues."""
         return answer if self._is_current or not hasattr(answer, "log_end") else replace(answer, log_end=self.told_end)
 
     def _begin(self) -> _Round:
@@ -194,7 +194,7 @@ class Events:
         """Say what is new: of MOST_TOLD queues, the others are told of by the next calls.
 
         Only the last frame of a round says where the log ends: who knows that takes all queues for known up to there.
-        So what grows meanwhile belongs to the next round, and how far the log is safe is said behind the last one.
+        So what grows meanwhile belongs to the next round, and how far the log is safe is said after the last one.
         """
         peer, round_ = self._peer, self._round
         is_new = round_ is None

@@ -62,7 +62,7 @@ class Handling:
         return self.appends.too_many(frame)
 
     def _if_permitted(self, frame: Frame) -> Iterator[object]:
-        """Judge a frame and handle it, in steps. Those behind it wait until it is known whether the user may."""
+        """Judge a frame and handle it, in steps. Those after it wait until it is known whether the user may."""
         connected = self._connected
 
         def heard() -> None:

@@ -121,7 +121,7 @@ class HeldRequests:
             action()
 
     def behind(self, action: Callable[[], None]) -> None:
-        """Behind what was begun just now, and in front of what waits: at once if all of that is applied.
+        """After what was begun just now, and in front of what waits: at once if all of that is applied.
 
         The owner asks to be woken in its next turn, so others who wait are woken first: a peer that never pauses cannot
         keep them waiting for ever.

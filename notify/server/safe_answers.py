@@ -31,16 +31,16 @@ class ReadyAnswer(NamedTuple):
 
 
 class SafeAnswers:
-    """Owner of the answers of one connection that wait for the log, and of the Pings behind its refusals.
+    """Owner of the answers of one connection that wait for the log, and of the Pings after its refusals.
 
-    A refused sequence is kept until the peer knows of it: until the Pong to a Ping behind the refusal.
+    A refused sequence is kept until the peer knows of it: until the Pong to a Ping after the refusal.
     """
 
     def __init__(self) -> None:
         self._answers: deque[WaitingAnswer] = deque()
         self._flushing = Flushing()
         self._pings = self._pongs = 0
-        self._refusals: deque[tuple[int, int]] = deque()  # (number of the Ping behind it, sequence)
+        self._refusals: deque[tuple[int, int]] = deque()  # (number of the Ping after it, sequence)
 
     def __bool__(self) -> bool:
         """Whether an answer waits."""

@@ -63,7 +63,7 @@ def _recovered_end(settings: StoreSettings) -> int:
 
 
 def begin_with(data: Path, history: LogHistory, place: KafkaPlace, topic: ReplicatedTopic) -> None:
-    """Have the folder's store follow the topic, and the log go on there behind its history. Raises PenstockError."""
+    """Have the folder's store follow the topic, and the log go on there after its history. Raises PenstockError."""
     try:
         _write_mark(data, topic.id, ReplicaMark(-1, 0, history.epoch, history.end, None))
     except (StoreError, OSError) as error:

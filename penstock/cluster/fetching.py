@@ -39,7 +39,7 @@ class FrameFetcher:
     """Owner of the consumer and its thread, which has one answer under way at a time."""
 
     def __init__(self, place: KafkaPlace, topic_id: str, report: Callable[[KafkaAnswer], None]) -> None:
-        """`report`: called by the thread; it reads on once fetch() is called behind an answer."""
+        """`report`: called by the thread; it reads on once fetch() is called after an answer."""
         self._place = place
         self._topic_id = topic_id
         self._admin = TopicAdmin(place)
@@ -52,7 +52,7 @@ class FrameFetcher:
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_uncommitted",
-                "fetch.wait.max.ms": 100,  # a question where the partition ends waits behind it
+                "fetch.wait.max.ms": 100,  # a question where the partition ends waits after it
                 "fetch.message.max.bytes": 8 << 20,
                 "fetch.error.backoff.ms": 100,
                 "queued.max.messages.kbytes": FETCHED_KB,
@@ -150,7 +150,7 @@ class FrameFetcher:
         return RecordsFetched([], is_end=end <= place.position)
 
     def _bounds(self) -> tuple[int, int]:
-        """The first offset, and the one behind the last record, as the broker says now. Raises KafkaException."""
+        """The first offset, and the one after the last record, as the broker says now. Raises KafkaException."""
         found = self._consumer.get_watermark_offsets(self._partition, timeout=ANSWER_S)
         if found is None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

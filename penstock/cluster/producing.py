@@ -45,7 +45,7 @@ class FrameProducer:
         self._thread.start()
 
     def send(self, frame: LogFrame, value: bytes) -> None:
-        """Have it written, behind those before it; the answer is reported."""
+        """Have it written, after those before it; the answer is reported."""
         try:
             self._producer.produce(self._topic, value, partition=0, on_delivery=partial(self._answered, frame))
         except BufferError as error:

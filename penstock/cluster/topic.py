@@ -66,7 +66,7 @@ class PartitionReader:
         self._consumer.close()
 
     def bounds(self) -> tuple[int, int]:
-        """The first offset, and the one behind the last record."""
+        """The first offset, and the one after the last record."""
         partition = TopicPartition(self._topic, 0)
         found = asked(self._topic, lambda: self._consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S))
         if found is None:

@@ -43,7 +43,7 @@ log = logging.getLogger("penstock.console")
 BACKLOG = 256
 KEEP_ALIVE_S = 30
 NEXT_PORTS = 20
-"""How many ports behind the one that is taken are tried."""
+"""How many ports after the one that is taken are tried."""
 MOST_PORT = 65_535
 GRACE_S = 2
 """How long requests may go on when the console stops; streams end then."""

@@ -19,7 +19,7 @@ RECORD_BYTES = 40  # of a record, besides what it consists of
 
 
 class Whole(NamedTuple):
-    """Messages of one topic in log format, one behind the other, and how long each is."""
+    """Messages of one topic in log format, one after the other, and how long each is."""
 
     topic: str
     records: bytes
@@ -27,7 +27,7 @@ class Whole(NamedTuple):
     wait: Wait
 
     def receipts(self, published: Published, place: StorePlace) -> list[Receipt]:
-        """Where each of them is: one behind the other, and so in its queue."""
+        """Where each of them is: one after the other, and so in its queue."""
         log_offsets = accumulate(self.sizes[:-1], initial=published.log_offset)
         first = published.queue_offsets[0] if published.queue_offsets else -1
         queue_offsets: Iterable[int | None] = count(first) if first >= 0 else repeat(None)
@@ -55,7 +55,7 @@ class BatchOfOneTopic:
         self._most_plain_bytes = most_plain_bytes
         self._first: Outgoing | None = None
         self._parts: list[bytes] = []
-        self._plain: list[bytes] = []  # payloads of messages behind those that have nothing else
+        self._plain: list[bytes] = []  # payloads of messages after those that have nothing else
         self._plain_topic = ""  # of such a message: then it is made with many others
         self._plain_head = (b"", 0)  # its topic, and its flags
         self._sizes: list[int] = []

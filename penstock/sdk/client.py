@@ -393,7 +393,7 @@ class Client(ClientConnection):
         return found
 
     async def _ask(self, message: wire.WireMessage) -> tuple[wire.WireMessage, memoryview]:
-        """An answer and the records behind it. Raises a ClientError."""
+        """An answer and the records after it. Raises a ClientError."""
         future: asyncio.Future[tuple[wire.WireMessage, memoryview]] = asyncio.get_running_loop().create_future()
 
         def answered(outcome: Outcome, frame: Frame) -> None:

@@ -31,7 +31,7 @@ class ClientClosed(ClientError):
 
 
 class OfParentProcess(ClientError):
-    """Begun before os.fork(), and used behind it: the connection is the parent's."""
+    """Begun before os.fork(), and used after it: the connection is the parent's."""
 
     def __init__(self) -> None:
         super().__init__(

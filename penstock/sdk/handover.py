@@ -2,7 +2,7 @@
 
 There is no task and no asyncio.Future. The loop takes all messages that are there with one wake-up, and sends them in
 the same turn; of a receipt its thread is told by a bell. Messages are sent in the order in which they are handed over.
-One for which there is no room waits at the loop, and so do all behind it.
+One for which there is no room waits at the loop, and so do all after it.
 """
 
 from __future__ import annotations

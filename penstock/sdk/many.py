@@ -26,7 +26,7 @@ ToPublish = tuple[str, bytes | str] | tuple[str, bytes | str, PublishOptions]
 
 
 class Pack(NamedTuple):
-    """Messages in log format, one behind the other, that are one Publish."""
+    """Messages in log format, one after the other, that are one Publish."""
 
     topics: list[str]  # of each
     sizes: list[int]  # of each, in bytes
@@ -34,7 +34,7 @@ class Pack(NamedTuple):
     wait: Wait
 
     def receipts(self, published: Published, place: StorePlace) -> list[Receipt]:
-        """Where each of them is: one behind the other, and in runs of one topic in its queue."""
+        """Where each of them is: one after the other, and in runs of one topic in its queue."""
         log_offsets = accumulate(self.sizes[:-1], initial=published.log_offset)
         queue_offsets = in_runs(self.topics, published.queue_offsets)
         return list(map(Receipt, repeat(place), self.topics, log_offsets, queue_offsets))
@@ -77,7 +77,7 @@ class Packer:
         self._topics: list[str] = []
         self._sizes: list[int] = []
         self._parts: list[bytes] = []
-        self._payloads: list[bytes] = []  # behind those, of messages that have nothing else
+        self._payloads: list[bytes] = []  # after those, of messages that have nothing else
         self._in_log: list[tuple[bytes, int]] = []  # what these messages have besides
         self._left_bytes = self._most_bytes
         self._left_changes = self._most_changes

@@ -175,14 +175,14 @@ def pack_changes(welcome: wire.Welcome | None) -> float:
 
 
 def changes_of(message: Outgoing) -> int:
-    """Its work, in changes, behind a message of another topic."""
+    """Its work, in changes, after a message of another topic."""
     record = message.record
     topic_bytes = record[TOPIC_LENGTH_AT] | record[TOPIC_LENGTH_AT + 1] << 8
     return (KEPT_CHANGES if record[FLAGS_AT] & KEPT else 1) + topic_bytes // TOPIC_UNIT_BYTES
 
 
 def receipts(messages: Sequence[Outgoing], published: wire.Published, place: StorePlace) -> list[Receipt]:
-    """Where each of the messages of a Publish is: one behind the other, and in runs of one topic in its queue."""
+    """Where each of the messages of a Publish is: one after the other, and in runs of one topic in its queue."""
     if len(messages) == 1:
         queue_offset = published.queue_offsets[0] if published.queue_offsets else -1
         return [Receipt(place, messages[0].topic, published.log_offset, queue_offset if queue_offset >= 0 else None)]

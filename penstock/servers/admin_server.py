@@ -278,5 +278,5 @@ def _host(connection: _Connection) -> str:
 
 
 def _is_complete(head: bytearray) -> bool:
-    """Whether the empty line behind the headers is there. Requests to this endpoint have no body."""
+    """Whether the empty line after the headers is there. Requests to this endpoint have no body."""
     return b"\r\n\r\n" in head or b"\n\n" in head or head.startswith(b"\r\n")

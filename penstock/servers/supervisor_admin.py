@@ -36,7 +36,7 @@ class Processes:
 
     @property
     def health(self) -> str:
-        """The warnings of all processes behind their `ok`."""
+        """The warnings of all processes after their `ok`."""
         told = ((process.name, _get(process, "/healthz")) for process in self._processes)
         notes = ((name, text.strip().partition("; ")[2]) for name, (status, text) in told if status == 200)
         return "; ".join(f"{name}: {note}" for name, note in notes if note)

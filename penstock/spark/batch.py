@@ -80,7 +80,7 @@ class BatchReader(DataSourceReader):
                 found = self._planned(history, index, (start, history.seam(start, end), end))
                 if history.seam(start, end) == start + found.tier_bytes:
                     return found
-                # Retention has dropped some of it meanwhile, and what is there was counted from behind that.
+                # Retention has dropped some of it meanwhile, and what is there was counted from after that.
 
     def _planned(self, history: LogAndTier, index: Index | None, places: tuple[int, int, int]) -> Plan:
         """`places`: where it begins, where the log takes over, and where it ends."""

@@ -98,7 +98,7 @@ class SparkConnection:
         return self.call_for_records(request, kind, records)[0]
 
     def call_for_records(self, request: WireMessage, kind: type[M], records: bytes = b"") -> tuple[M, memoryview]:
-        """Ask, and wait for the answer and the records behind it."""
+        """Ask, and wait for the answer and the records after it."""
         frame = self._patiently(lambda: self._answer(request, records))
         try:
             return self._errors.checked(frame.message, kind), frame.records

@@ -77,7 +77,7 @@ class RowParts:
 
 
 def joined(columns: list[RowParts], count: int, align: int = 1) -> RowParts:
-    """For each row its parts one behind the other, with zeros up to a multiple of `align`."""
+    """For each row its parts one after the other, with zeros up to a multiple of `align`."""
     lengths = np.zeros(count, np.int64)
     for column in columns:
         lengths += column.lengths
@@ -198,7 +198,7 @@ class Encoder:
         return joined(parts, batch.num_rows)
 
     def _pairs(self, name: str, column: pa.Array, topics: pa.Array) -> RowParts:
-        """All pairs as properties one behind the other, and the bytes of each row among them."""
+        """All pairs as properties one after the other, and the bytes of each row among them."""
         offsets = column.offsets.to_numpy().astype(np.int64)
         if pa.types.is_map(column.type):
             keys, items = column.keys, column.items

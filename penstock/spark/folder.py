@@ -1,6 +1,6 @@
 """Reads a store's log from its folder while the store may be writing it: no lock, no mapping, no change.
 
-A segment with a successor ends where the successor begins. The last one ends behind its last record with a valid
+A segment with a successor ends where the successor begins. The last one ends after its last record with a valid
 checksum, which is looked for at each end(). All bytes are verified before they are returned. Files are not mapped: a
 store truncates segments, and a reader past the end of a mapping would be killed by SIGBUS.
 """
@@ -73,7 +73,7 @@ class LogFolder:
         self.path = Path(path)
         self._buffer = np.empty(PIECE_BYTES, np.uint8)
         self._headers: dict[Path, SegmentFile] = {}
-        self._known_end = 0  # records end there, or behind it
+        self._known_end = 0  # records end there, or after it
         if not self.path.is_dir():
             raise FolderUnreadable(self.path, "no such folder")
         if not (self.path / LOG).is_dir():
@@ -102,7 +102,7 @@ class LogFolder:
         return next((segment.base for segment in self.segments()), 0)
 
     def end(self) -> int:
-        """log_offset behind the last record that is complete now."""
+        """log_offset after the last record that is complete now."""
         segments = self.segments()
         if not segments:
             return 0
@@ -298,7 +298,7 @@ class LogFolder:
         return list(pairwise(sorted(cuts)))
 
     def _message_near(self, target: int, start: int, segments: list[SegmentFile]) -> int:
-        """log_offset of the last message at or before `target` and behind `start`; `start` if there is none."""
+        """log_offset of the last message at or before `target` and after `start`; `start` if there is none."""
         home = next((segment for segment in reversed(segments) if segment.base <= target), None)
         if home is not None:
             for piece in self._of_segment(home, max(start, home.first), target + 1):

@@ -89,7 +89,7 @@ class LogAndTier:
     ) -> Iterator[T]:
         """What both have of [start, end), also while retention drops some of it.
 
-        `of_log` gives pieces, each with the place from where to go on behind it, and raises DataLost at what has been
+        `of_log` gives pieces, each with the place from where to go on after it, and raises DataLost at what has been
         dropped: that is read in the tier, or passed over if data may be lost. Raises DataLost.
         """
         at = start

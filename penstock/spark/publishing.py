@@ -139,14 +139,14 @@ def _sizes(messages: Messages) -> NDArray[np.int32]:
 
 
 def _counts(messages: Messages) -> tuple[Array, Array]:
-    """As changes_in(): how each message counts behind one of the same topic, and behind one of another topic."""
+    """As changes_in(): how each message counts after one of the same topic, and after one of another topic."""
     is_kept = (messages.data[messages.positions + FLAGS_AT] & KEPT) != 0
     of_topic = messages.topic.lengths.astype(np.int64) // TOPIC_UNIT_BYTES
     return np.where(is_kept, KEPT_CHANGES + of_topic, 0), np.where(is_kept, KEPT_CHANGES, 1) + of_topic
 
 
 def _changes(messages: Messages) -> Array:
-    """How each message counts behind the one before it."""
+    """How each message counts after the one before it."""
     kept, behind_others = _counts(messages)
     _, numbers = messages.distinct_topics()
     is_same = np.append([False], numbers[1:] == numbers[:-1])

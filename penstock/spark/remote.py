@@ -106,7 +106,7 @@ class RemoteLog:
         return self._seek(0, max(timestamp_ms, 1))
 
     def nearest(self, log_offset: int) -> int:
-        """log_offset of the first record at or behind this place."""
+        """log_offset of the first record at or after this place."""
         return self._seek(log_offset, 0)
 
     def _seek(self, log_offset: int, timestamp_ms: int) -> int:

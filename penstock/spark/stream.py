@@ -80,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(self.log.end())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The end of the next batch: behind so many wanted messages, or the end of the log."""
+        """The end of the next batch: after so many wanted messages, or the end of the log."""
         position: int = start[LOG_POSITION]
         end = self.log.end() if self._target is None else self._target
         first = self._readable(start)
@@ -143,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return quiet
 
     def _end_of(self, start: int, end: int, most: int) -> int:
-        """The log_offset behind the next `most` wanted messages; `end` if there are fewer."""
+        """The log_offset after the next `most` wanted messages; `end` if there are fewer."""
         for places in wanted_places(self.history, self.request, start, end):
             if most <= len(places):
                 return places.behind(most - 1)

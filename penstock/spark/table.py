@@ -1,4 +1,4 @@
-"""All history as one DataFrame: the tier's table by Spark's own Parquet reader, and behind it what only the log has."""
+"""All history as one DataFrame: the tier's table by Spark's own Parquet reader, and after it what only the log has."""
 
 from __future__ import annotations
 

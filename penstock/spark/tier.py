@@ -1,7 +1,7 @@
 """The tier's table, as Spark reads it: from its storage, not through the store.
 
 A task has a list of data files. A file that is not there any more was merged into others, which have the same rows of
-the same day and the same range of the log: the task goes on in those, behind what it has read.
+the same day and the same range of the log: the task goes on in those, after what it has read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TierPlaces(NamedTuple):
         return len(self.log_offsets)
 
     def behind(self, i: int) -> int:
-        """A log_offset behind message i, and before the next: any record is longer."""
+        """A log_offset after message i, and before the next: any record is longer."""
         return int(self.log_offsets[i]) + 8
 
 

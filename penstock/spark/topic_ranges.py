@@ -28,7 +28,7 @@ TOPIC_BYTES = 128 << 10  # bytes of the log that are sent in the time of one top
 
 
 class TopicRange(NamedTuple):
-    """Messages of a topic by queue_offset, without `last`. They are at or behind log_offset `start`."""
+    """Messages of a topic by queue_offset, without `last`. They are at or after log_offset `start`."""
 
     topic: str
     first: int
@@ -135,7 +135,7 @@ def topic_rows(
 
 
 Counted = tuple[pa.RecordBatch, int]
-"""Rows of a topic, and the queue_offset behind the last."""
+"""Rows of a topic, and the queue_offset after the last."""
 
 
 def _rows_in_log(
@@ -185,7 +185,7 @@ def _kept_rows(
 
 
 def _in_log(log: Log, schema: pa.Schema, topic: str, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """A topic's messages in the log, each piece with the log_offset behind it. Raises DataLost if some were dropped."""
+    """A topic's messages in the log, each piece with the log_offset after it. Raises DataLost if some were dropped."""
     assert isinstance(log, RemoteLog)
     first = log.nearest(start)
     if start < log.base():

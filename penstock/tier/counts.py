@@ -1,4 +1,4 @@
-"""How far the queues are counted behind a data file: by its index, or by its rows if the index cannot be read."""
+"""How far the queues are counted after a data file: by its index, or by its rows if the index cannot be read."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ log = logging.getLogger("penstock.tier")
 
 _LEVEL: Final = ("level", "first_queue_offset", "count")
 Counts = tuple[list[bytes], list[int]]
-"""Queues, and the queue_offset behind the last message of each."""
+"""Queues, and the queue_offset after the last message of each."""
 
 
 def counts_of(objects: ObjectFolder, file: DataFile, before: Callable[[bytes], int]) -> Iterator[Counts]:

@@ -191,7 +191,7 @@ class TierDispatcher:
 
 
 def _until_loss(data: memoryview) -> tuple[memoryview, range]:
-    """Records up to behind the first ones of lost bytes, and where these are; an empty range if there are none."""
+    """Records up to after the first ones of lost bytes, and where these are; an empty range if there are none."""
     gaps = places_of(data, bytes((RecordType.GAP,)))
     if not gaps:
         return data, range(0)

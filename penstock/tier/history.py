@@ -146,7 +146,7 @@ class TableHistory:
     def lost_between(self, start: int, stop: int) -> list[tuple[int, int]]:
         """The ranges of which there is nothing that have a place in [start, stop), in their order.
 
-        The log begins at `stop`, behind a segment's header, or further on: what the newest version does not reach is
+        The log begins at `stop`, after a segment's header, or further on: what the newest version does not reach is
         lost too.
         """
         files = self._files
@@ -158,7 +158,7 @@ class TableHistory:
 
     @property
     def end(self) -> int:
-        """log_offset behind the history."""
+        """log_offset after the history."""
         return self._files.end
 
     @property
@@ -174,7 +174,7 @@ class TableHistory:
     # --- where a place of the log lies
 
     def spans_from(self, start: int) -> Iterator[Span]:
-        """The ranges that have rows and end behind `start`, in the order of the log."""
+        """The ranges that have rows and end after `start`, in the order of the log."""
         files = self._files
         waiting = iter(files.by_first[bisect_left(files.lasts, start) :])
         file = next(waiting, None)

@@ -59,7 +59,7 @@ def settle_lost(objects: ObjectFolder) -> None:
 def lost_ranges(objects: ObjectFolder, logs: Mapping[str, int], end: int) -> LostRanges:
     """What the logs of a table that ends at `end` have lost. Raises TierError.
 
-    `logs`: identities, oldest first, each with its first log_offset. What stands behind the end of a log does not count
+    `logs`: identities, oldest first, each with its first log_offset. What stands after the end of a log does not count
     (yet): a kill may have been in front of the range that has it.
     """
     table = opened_lost(objects)

@@ -47,7 +47,7 @@ class SortedRange:
     start: int
     end: int
     levels: dict[bytes, int]  # of each first level the queue_offset of its first message here
-    behind: dict[bytes, int]  # and the one behind its last message here
+    behind: dict[bytes, int]  # and the one after its last message here
     size_bytes: int  # in storage
     memory_bytes: int  # of its largest row group, about
 
@@ -150,7 +150,7 @@ class _Source:
         self._left = len(of.groups)  # row groups that are not in memory yet
         self._rows: Any = None
         self._names = pa.array([], pa.binary())
-        self._ends: Places = np.empty(0, np.int64)  # of each topic the row behind its last one
+        self._ends: Places = np.empty(0, np.int64)  # of each topic the row after its last one
         self._row_bytes = 1.0
         self._at = 0  # of the topics
 

@@ -89,7 +89,7 @@ class ObjectFolder:
             return bytes(obstore.get(self.store, path).bytes())
 
     def names(self, prefix: str = "", behind: str = "") -> list[str]:
-        """Of the objects below a prefix, sorted; of those that sort behind one."""
+        """Of the objects below a prefix, sorted; of those that sort after one."""
         with self.failures(prefix):
             found = obstore.list(self.store, prefix or None, offset=behind or None)
             return sorted(each["path"] for piece in found for each in piece)

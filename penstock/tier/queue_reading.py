@@ -119,7 +119,7 @@ class QueueReading:
     def upcoming(self) -> int:
         """The queue_offset of the queue's next message at `start`: one more than that of the last one before it.
 
-        -1: there is none, something is lost behind it, or it takes too long to find. Raises TierError.
+        -1: there is none, something is lost after it, or it takes too long to find. Raises TierError.
         """
         start = self._wanted.start
         for span in self._history.spans_before(start):
@@ -132,7 +132,7 @@ class QueueReading:
         return -1
 
     def _number_at(self, span: Span, counted: CountedRows, start: int) -> int | None:
-        """Of the message at `start` or behind it; None: the span has none before."""
+        """Of the message at `start` or after it; None: the span has none before."""
         if span.end <= start:
             return counted.first + counted.number
         found = [self._history.selection(place, self._wanted.topic_filter) for place in span.places]

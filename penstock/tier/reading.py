@@ -86,7 +86,7 @@ class TableReader:
 
     @property
     def end(self) -> int:
-        """log_offset behind the history, as it was looked at last."""
+        """log_offset after the history, as it was looked at last."""
         return self._history.end
 
     def of_log(self, identity: str) -> None:

@@ -27,7 +27,7 @@ class ReadPage(NamedTuple):
     next: int
     queue_offset: int = -1
     lost: int = 0
-    """How many ranges before `next` are lost with no message behind them here: only of a page without messages."""
+    """How many ranges before `next` are lost with no message after them here: only of a page without messages."""
 
 
 class RecordPage:
@@ -36,7 +36,7 @@ class RecordPage:
     def __init__(
         self, max_bytes: int, limit_bytes: int, most: int = MOST_RECORDS, lost: Sequence[tuple[int, int]] = ()
     ) -> None:
-        """`lost`: ranges that messages are lost in. The first message behind each one says so."""
+        """`lost`: ranges that messages are lost in. The first message after each one says so."""
         self._untold = lost
         self._limit_bytes = limit_bytes
         self._max_bytes = max(1, min(max_bytes, limit_bytes - MARK_BYTES * len(lost)))
@@ -45,7 +45,7 @@ class RecordPage:
         self._used_bytes = 0
         self.queue_offset = -1  # of the first message
         self.number = 0
-        self.next = 0  # log_offset behind the last message, once it is full
+        self.next = 0  # log_offset after the last message, once it is full
 
     def taken(self, following: int, is_topic: bool) -> ReadPage:
         """A loss that no message here says comes with the next page, which goes on from there."""
@@ -109,7 +109,7 @@ class RecordPage:
         return number == behind - first
 
     def _telling(self, data: bytes, log_offsets: NDArray[np.int64]) -> bytes:
-        """These records; those behind ranges that are lost say how many."""
+        """These records; those after ranges that are lost say how many."""
         ends = [end for _, end in self._untold if end <= log_offsets[-1]]
         if not ends:
             return data

@@ -43,7 +43,7 @@ class ChosenRows:
             log_offsets, sizes = log_offsets[order], sizes[order]
         self.log_offsets: Rows = log_offsets
         self.ends: Rows = np.cumsum(sizes)
-        """Where the record of each row ends, if all of them stand one behind the other."""
+        """Where the record of each row ends, if all of them stand one after the other."""
 
     @property
     def size_bytes(self) -> int:

@@ -78,7 +78,7 @@ class StoreLog:
         return ReadPiece(answer.start, records, answer.log_base, answer.on_disk)
 
     def record_from(self, log_offset: int) -> int:
-        """log_offset of the first record at or behind a place; the log's end if there is none."""
+        """log_offset of the first record at or after a place; the log's end if there is none."""
         sought = Sought(0, False)
         while not sought.found:
             sought = self._store.call(SeekLog(log_offset, 0, sought.log_offset), Sought)

@@ -258,7 +258,7 @@ class TierTable:
             raise AnotherStoresTable(self._objects.url, next(reversed(logs)), self._log.identity)
 
     def _put(self, changes: Sequence[AddAction | RemoveAction], transactions: list[Transaction]) -> int:
-        """Commit behind the version that was seen last. Returns the new version."""
+        """Commit after the version that was seen last. Returns the new version."""
         removed = sum(isinstance(change, RemoveAction) for change in changes)
         stated = properties(transactions, len(changes), self._view.files + len(changes) - 2 * removed)
         self._view.table.create_write_transaction(

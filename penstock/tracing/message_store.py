@@ -34,7 +34,7 @@ class TracedMessageStore(MessageStore):
         opened: OpenStore | None = None,
     ) -> None:
         self._tracing = tracing
-        self._unsafe: deque[tuple[int, Span]] = deque()  # log_offset behind a message, and its span
+        self._unsafe: deque[tuple[int, Span]] = deque()  # log_offset after a message, and its span
         self._ending = Lock()
         self._is_open = False
 

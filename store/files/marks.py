@@ -105,7 +105,7 @@ class Marks:
     def learn(self, other: Slot, first: int | None) -> None:
         """Take the marks that the index remembers: of the same log, the greater `flushed` counts.
 
-        `first`: log_offset at which the oldest segment found begins; `begin` is never set behind it.
+        `first`: log_offset at which the oldest segment found begins; `begin` is never set after it.
         """
         known = learned(self._slot if self.is_known else None, self.identity, other, first)
         if known is not None:

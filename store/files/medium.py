@@ -40,7 +40,7 @@ def _piece(fd: int, size: int, position: int) -> bytes:
 
 
 def data_from(fd: int, position: int) -> int:
-    """Position of a file's next data, at or behind `position`; there is a hole up to it, which need not be read.
+    """Position of a file's next data, at or after `position`; there is a hole up to it, which need not be read.
 
     The end of the file if there are no more data; `position` itself where the file system does not report holes.
     """

@@ -104,7 +104,7 @@ class Segment:
 
     @property
     def limit(self) -> int:
-        """log_offset behind the last byte a record may have."""
+        """log_offset after the last byte a record may have."""
         return self.base + self.size_bytes
 
     def view(self, start: int, end: int) -> memoryview:
@@ -129,7 +129,7 @@ class Segment:
                 return
 
     def seal(self, end: int) -> None:
-        """Cut off the zeros behind the last record, at log_offset `end`. Raises OSError: the next start does it."""
+        """Cut off the zeros after the last record, at log_offset `end`. Raises OSError: the next start does it."""
         self.size_bytes = end - self.base
         try:
             os.ftruncate(self.fd, self.size_bytes)
@@ -239,7 +239,7 @@ def header_fault(data: bytes, named_base: int) -> str | None:
 
 
 def read_records(fd: int, base: int, at: int, end: int | None = None) -> tuple[bytes, int, str | None]:
-    """Verified records of a segment's file from log_offset `at` on, the last one's timestamp, and the fault behind
+    """Verified records of a segment's file from log_offset `at` on, the last one's timestamp, and the fault after
     them.
 
     If there are none: the fault at `at`, or None at `end`.

@@ -1,7 +1,7 @@
 """After a failed sync, writes the doubtful segments to new files, syncs them, and renames them over the old ones.
 
 After a failed fdatasync the kernel may mark its dirty pages clean, so neither the pages nor a later success prove
-anything. Bytes that the disk had confirmed before are read from the old file and verified. All bytes behind them come
+anything. Bytes that the disk had confirmed before are read from the old file and verified. All bytes after them come
 from the log's memory, which holds at least the newest 4 MiB. If more than that is in doubt, the process ends, and
 recovery at the next start decides.
 """
@@ -31,7 +31,7 @@ class Doubt:
 
     segments: list[Segment]  # oldest first; the last one is written to
     flushed: int  # log_offset up to which the disk had confirmed it
-    end: int  # log_offset behind the last byte written to the files
+    end: int  # log_offset after the last byte written to the files
 
 
 class Anew:

@@ -78,7 +78,7 @@ class ReadableLog(LogRecords, Protocol):
     committed: int
     """All before this log_offset can be read by ranges() and read()."""
     end: int
-    """log_offset behind the newest record."""
+    """log_offset after the newest record."""
 
     def commit(self) -> None:
         """Let readers have what is appended. Raises StoreFull or WriteFailed."""
@@ -92,7 +92,7 @@ class ReadableLog(LogRecords, Protocol):
     def ranges(self, start: int, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
         """The committed records from `start` on, verified: (log_offset, bytes) of about `limit_bytes` each.
 
-        Raises CorruptSegment at a damaged record, behind all that are in front of it.
+        Raises CorruptSegment at a damaged record, after all that are in front of it.
         """
 
     def ranges_passing(self, start: int, limit_bytes: int) -> Iterator[tuple[int, memoryview, bool]]:
@@ -127,7 +127,7 @@ class ReadableLog(LogRecords, Protocol):
         """The log_offset of a record before all records of `at_ms` (Unix time) or later; at least `first`."""
 
     def behind_time(self, at_ms: int) -> int:
-        """A log_offset behind all records that were stored at `at_ms` (Unix time) or before; `end` at most."""
+        """A log_offset after all records that were stored at `at_ms` (Unix time) or before; `end` at most."""
 
     def parts_from(self, start: int, most: int) -> tuple[list[tuple[int, int]], bool]:
         """Where up to `most` parts begin from log_offset `start` on, each with its Unix time in ms; and whether
@@ -197,7 +197,7 @@ class Log(ReadableLog, WritableLog, Protocol):
     # --- the log and its index
 
     put_aside_from: int
-    """Bytes that once lay behind this log_offset are not part of the log: an index may not have applied them."""
+    """Bytes that once lay after this log_offset are not part of the log: an index may not have applied them."""
 
     @property
     def identity(self) -> bytes:
@@ -215,7 +215,7 @@ class Log(ReadableLog, WritableLog, Protocol):
 
     @property
     def kept(self) -> int | None:
-        """Of a replicated log: a crash may take all behind this log_offset out of it. None: only a power cut takes
+        """Of a replicated log: a crash may take all after this log_offset out of it. None: only a power cut takes
         anything, and `miss` is for that.
         """
 

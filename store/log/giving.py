@@ -1,6 +1,6 @@
 """Pieces of a leader's log for another store that is to follow: of segments, and of the checkpoint.
 
-Nothing is kept for who copies, but Kafka's records behind the mark that it was given. What is accepted never changes,
+Nothing is kept for who copies, but Kafka's records after the mark that it was given. What is accepted never changes,
 so a segment is read as it is by now. A checkpoint has a name by which one that was replaced meanwhile is known; what is
 gone is told by NoSuchCopy.
 """
@@ -57,7 +57,7 @@ def replicated(log: Log) -> ReplicatedLog:
 
 
 def given_log(log: ReplicatedLog, folder: DataFolder, start: int, most: int) -> GivenLog:
-    """Segments whose bases are at or behind `start`, at most so many. Raises NoSuchCopy, FolderUnusable."""
+    """Segments whose bases are at or after `start`, at most so many. Raises NoSuchCopy, FolderUnusable."""
     mark = log.keeper.newest
     log.gives(mark)
     place = bisect_left(log.segments, start, key=BASE)

@@ -1,7 +1,7 @@
 """The index: RocksDB with the state that can be rebuilt from the log. One column family, key prefixes, no WAL.
 
 Every write batch carries two positions. `applied_offset`: all records before it are applied; after a crash the log is
-replayed from there. `state_offset`, at or behind it: sessions and the set of held filters are already as of there; of
+replayed from there. `state_offset`, at or after it: sessions and the set of held filters are already as of there; of
 the records between the two, only effects that may be applied twice are in. (One column family, because rocksdict
 flushes only one, even with atomic_flush.)
 """
@@ -130,7 +130,7 @@ class Index:
     def fits(self, base: int, end: int, resumes_at: ResumesAt, put_aside_from: int = 0, identity: bytes = b"") -> bool:
         """True if this index can be brought up to date with a log that goes from `base` to `end`.
 
-        `resumes_at`: of the log, see ReadableLog. `put_aside_from`: bytes that once lay behind this log_offset are not
+        `resumes_at`: of the log, see ReadableLog. `put_aside_from`: bytes that once lay after this log_offset are not
         part of the log, so the index must not have applied them. `identity`: of the log, where known; an index of an
         earlier version has none, and passes. Raises CorruptSegment, OSError of the log.
         """

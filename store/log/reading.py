@@ -59,7 +59,7 @@ class SegmentedLog:
     def ranges(self, start: int, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
         """The committed records from `start` on, verified: (log_offset, mapped bytes) of about `limit_bytes` each.
 
-        Raises CorruptSegment at a damaged record, behind all that are in front of it.
+        Raises CorruptSegment at a damaged record, after all that are in front of it.
         """
         for segment, following in zip(self.segments, [*self.segments[1:], None], strict=True):
             end = following.base if following else self.committed
@@ -103,7 +103,7 @@ class SegmentedLog:
         for segment in self.segments:
             segment.forget_pages()
 
-    # --- over damage that arises while the store runs, as readers do behind what a start finds
+    # --- over damage that arises while the store runs, as readers do after what a start finds
 
     def ranges_passing(self, start: int, limit_bytes: int) -> Iterator[tuple[int, memoryview, bool]]:
         """Like ranges(), over damage, and whether some lies directly before these records.
@@ -146,7 +146,7 @@ class SegmentedLog:
             return int.from_bytes(read_part(fd, 8, log_offset + 8 - segment.base), "little") == log_offset
 
     def _behind(self, log_offset: int) -> int:
-        """log_offset of the next valid record behind a damaged one, else where its segment ends."""
+        """log_offset of the next valid record after a damaged one, else where its segment ends."""
         segment, end = self._segment_at(log_offset)
         with _opened(segment.path) as fd:
             return next_record(fd, segment.base, log_offset, end, opens_batches=True) or end

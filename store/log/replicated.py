@@ -1,7 +1,7 @@
 """The CommitLog of a store in a cluster: the same bytes as in all other stores, headers of segments included.
 
 A leader appends, and each append is given on as the bytes that stand in the segments. A standby writes what is
-accepted. A start cuts off what is behind the mark, since the partition has it again.
+accepted. A start cuts off what is after the mark, since the partition has it again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TakesAppends(Protocol):
 
 
 class ReplicatedLog(CommitLog):
-    """A CommitLog up to `accepted`, and what its leader has appended behind that."""
+    """A CommitLog up to `accepted`, and what its leader has appended after that."""
 
     def __init__(self, data: DataFolder, settings: StoreSettings, on_safe: Callable[[], None], file: MarkFile) -> None:
         """`on_safe` is called when `accepted` has grown. Takes over `file`. Raises as CommitLog does."""
@@ -138,7 +138,7 @@ class ReplicatedLog(CommitLog):
         return self._given_offset if time.monotonic() < self._given_s + COPY_PATIENCE_S else None
 
     def not_accepted(self) -> bytes:
-        """The bytes behind `accepted`; of a new log, the header of its first segment."""
+        """The bytes after `accepted`; of a new log, the header of its first segment."""
         return self._bytes(self.accepted)
 
     def _bytes(self, start: int) -> bytes:
@@ -239,7 +239,7 @@ def replicated_in(topic_id: str) -> OpenLog:
 
 
 def cut_to(folder: Path, accepted: int, segment_bytes: int, identity: bytes) -> None:
-    """Cut off the log behind what was accepted; where there is none, begin it as every store does. Raises OSError."""
+    """Cut off the log after what was accepted; where there is none, begin it as every store does. Raises OSError."""
     marks = Marks(folder, identity)
     try:
         paths = segment_paths(folder)

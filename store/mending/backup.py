@@ -46,7 +46,7 @@ class Kept(msgspec.Struct, frozen=True):
     """A segment in a backup; positions are log_offsets."""
 
     base: int
-    end: int  # behind its last record
+    end: int  # after its last record
     is_sealed: bool
 
 

@@ -187,7 +187,7 @@ class _NewFile:
     """A new file that replaces a segment's file once it is complete."""
 
     def __init__(self, folder: DataFolder, path: Path, base: int, end: int) -> None:
-        """`end`: log_offset behind its last record."""
+        """`end`: log_offset after its last record."""
         self._folder = folder
         self._path = path
         self._base = base

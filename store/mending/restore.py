@@ -1,7 +1,7 @@
 """Restores a backup as a new data folder, as a whole or up to a point in the log.
 
-Clients and Spark checkpoints have seen log_offsets behind that point. So the restored log does not use them again: it
-goes on `skip_bytes` behind the end of the backup, and has a new identity (docs/adr/0044). The folder is built beside
+Clients and Spark checkpoints have seen log_offsets after that point. So the restored log does not use them again: it
+goes on `skip_bytes` after the end of the backup, and has a new identity (docs/adr/0044). The folder is built beside
 its place and renamed once it is complete, so a killed restore leaves no data folder.
 """
 
@@ -48,7 +48,7 @@ class Restored:
     """The result of a restore."""
 
     first: int  # log_offset of the oldest record
-    end: int  # log_offset behind the newest one
+    end: int  # log_offset after the newest one
     next: int  # log_offset of the next record
     identity: bytes
     damaged: list[Hole] = field(default_factory=list)  # of the backup; the first start keeps the rest
@@ -220,7 +220,7 @@ def _restore_checkpoint(target: Path, new: Path, manifest: BackupManifest, cut: 
 
 
 def _cut(target: Path, manifest: BackupManifest, to: int | None, at_ms: int | None) -> int:
-    """log_offset behind the last record to restore. Raises BackupUnusable, OSError."""
+    """log_offset after the last record to restore. Raises BackupUnusable, OSError."""
     end = manifest.end
     if to is not None:
         kept = [each for each in manifest.segments if each.base <= to]
@@ -235,7 +235,7 @@ def _cut(target: Path, manifest: BackupManifest, to: int | None, at_ms: int | No
 
 
 def _end_at(target: Path, manifest: BackupManifest, at_ms: int) -> int:
-    """log_offset behind the last record that was stored by a time; 0: none was. Raises OSError."""
+    """log_offset after the last record that was stored by a time; 0: none was. Raises OSError."""
     there = [each for each in manifest.segments if _path(target, each).is_file()]
     kept = [each for each in there if _created_ms(target, each) <= at_ms]
     if not kept:

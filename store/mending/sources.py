@@ -128,7 +128,7 @@ class PutAside(_Pieces):
     """The quarantine of a log: bytes that prove valid after all, and second copies of segments."""
 
     def __init__(self, folder: Path, with_unconfirmed: bool, identity: bytes) -> None:
-        """`with_unconfirmed`: also take bytes from behind a hole that the disk had not confirmed."""
+        """`with_unconfirmed`: also take bytes from after a hole that the disk had not confirmed."""
         self.name = QUARANTINE
         self.path = folder / QUARANTINE
         kinds = {"damaged", "foreign"} | ({"unconfirmed"} if with_unconfirmed else set())

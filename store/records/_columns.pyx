@@ -55,7 +55,7 @@ def find_messages(const uint8_t[::1] data not None, int64_t[::1] positions not N
 
 def read_parts(int fd, const int64_t[::1] places not None, const int32_t[::1] sizes not None,
                uint8_t[::1] data not None):
-    """Read parts of a file, each from its own place, one behind the other into `data`. Returns how many bytes there were.
+    """Read parts of a file, each from its own place, one after the other into `data`. Returns how many bytes there were.
 
     It ends where the file does not have all of a part. Raises OSError, and ValueError where there is too little room.
     """
@@ -90,7 +90,7 @@ def read_parts(int fd, const int64_t[::1] places not None, const int32_t[::1] si
 
 def verify_each(const uint8_t[::1] data not None, const int64_t[::1] log_offsets not None,
                 const int32_t[::1] sizes not None):
-    """Look at records that stand one behind the other in `data`, but in the log at places of their own.
+    """Look at records that stand one after the other in `data`, but in the log at places of their own.
 
     Returns (how many are right, what is wrong with the next one or None).
     """
@@ -112,7 +112,7 @@ def verify_each(const uint8_t[::1] data not None, const int64_t[::1] log_offsets
 
 def gather(const uint8_t[::1] data not None, const int64_t[::1] starts not None, const int32_t[::1] lengths not None,
            int32_t[::1] offsets not None, uint8_t[::1] values not None):
-    """Copy parts of `data` one behind the other; offsets[i] to offsets[i + 1] is where part i stands in `values`.
+    """Copy parts of `data` one after the other; offsets[i] to offsets[i + 1] is where part i stands in `values`.
 
     Lengths below 0 count as 0. Raises ValueError where a part reaches past the data or there is too little room.
     """
@@ -138,7 +138,7 @@ def gather(const uint8_t[::1] data not None, const int64_t[::1] starts not None,
 
 def scatter(const uint8_t[::1] data not None, const int64_t[::1] starts not None, const int32_t[::1] lengths not None,
             uint8_t[::1] to not None, int64_t[::1] at not None):
-    """Copy part i of `data` to to[at[i]:], and move at[i] behind it. Lengths below 0 count as 0.
+    """Copy part i of `data` to to[at[i]:], and move at[i] after it. Lengths below 0 count as 0.
 
     Raises ValueError where a part reaches past the data, or past where it is to go.
     """

@@ -135,7 +135,7 @@ cdef class RecordBatch:
         return others
 
     cdef size_t copy_in(self, const unsigned char[::1] data, const unsigned char[::1] types, size_t limit) except? 0:
-        """Put records from another process behind those that are here, without counting them so far."""
+        """Put records from another process after those that are here, without counting them so far."""
         cdef size_t size = data.shape[0]
         cdef char *to
         if size > limit:

@@ -99,7 +99,7 @@ def pieces(frame: bytes) -> Iterator[bytes]:
     try:
         if left_bytes < 1:
             raise BadFrame("it does not state its size")
-        # Bytes behind the frame are an error: no frame, or more than was stated.
+        # Bytes after the frame are an error: no frame, or more than was stated.
         reader = zstandard.ZstdDecompressor().stream_reader(frame, read_across_frames=True)
         while piece := reader.read(PIECE_BYTES):
             left_bytes -= len(piece)

@@ -38,7 +38,7 @@ class SegmentScan:
 
     @property
     def end(self) -> int:
-        """log_offset behind the last valid record."""
+        """log_offset after the last valid record."""
         return self.extent.end
 
     def runs(self) -> Iterator[tuple[int, int]]:

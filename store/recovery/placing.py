@@ -49,7 +49,7 @@ class File:
 class Placing:
     files: list[File] = field(default_factory=list)  # oldest first
     foreign: list[tuple[Finding, Path]] = field(default_factory=list)
-    tails: list[tuple[Finding, Path]] = field(default_factory=list)  # bytes behind the beginning of the next file
+    tails: list[tuple[Finding, Path]] = field(default_factory=list)  # bytes after the beginning of the next file
     mended: list[Finding] = field(default_factory=list)
     identity: bytes = b""  # of the log, where a segment bears it
     adopted: bytes | None = None  # the segments' identity, if the marks belong to another log
@@ -120,7 +120,7 @@ def _add(placing: Placing, file: File) -> None:
 
 
 def is_blank(file: File, written: int) -> bool:
-    """Whether nothing was ever written to a file but its header, given the log_offset behind its last byte that is not
+    """Whether nothing was ever written to a file but its header, given the log_offset after its last byte that is not
     zero. Raises OSError.
     """
     return written <= file.base + HEADER_BYTES and not (file.fault and any(_first_bytes(file.path)))
@@ -132,7 +132,7 @@ def stray_below(file: File) -> Finding:
 
 
 def _tail(file: File, following: int) -> Finding | None:
-    """A finding for the bytes of a file behind the next one's base, up to the zeros at its end; None: no such bytes."""
+    """A finding for the bytes of a file after the next one's base, up to the zeros at its end; None: no such bytes."""
     position = following - file.base
     fd = os.open(file.path, os.O_RDONLY)
     try:

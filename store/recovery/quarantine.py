@@ -121,7 +121,7 @@ class Quarantine:
 def put_aside_from(findings: Iterable[Finding]) -> int:
     """log_offset from which the last recovery that did so put unconfirmed records aside; 0: none did.
 
-    Whole files put aside with them lay behind it.
+    Whole files put aside with them lay after it.
     """
     return max((each.start for each in findings if each.kind == "unconfirmed" and not each.is_file), default=0)
 

@@ -265,7 +265,7 @@ class _Recovery:
         os.truncate(file.path, size_bytes)
 
     def _drop(self, file: File, extent: Extent, is_loss: bool) -> None:
-        """Remove a file that lies behind the end of the log."""
+        """Remove a file that lies after the end of the log."""
         if is_loss and extent.has_records:
             self._put_aside(Finding("unconfirmed", file.path.stem, file.base, file.limit, "behind a fault"), file.path)
         elif is_blank(file, extent.written):

@@ -1,10 +1,10 @@
 """The rules of recovery without I/O: what happens to a log whose files have holes.
 
 `flushed` is the log_offset up to which the disk has confirmed the log. A hole before it is damage: it is filled, and
-the log goes on behind it. The first hole behind it ends the log. If nothing valid follows that hole, it is a torn
-append, which was not acknowledged; otherwise (normal with `async` after a power cut) the bytes behind it may have been
+the log goes on after it. The first hole after it ends the log. If nothing valid follows that hole, it is a torn
+append, which was not acknowledged; otherwise (normal with `async` after a power cut) the bytes after it may have been
 acknowledged, and are put aside. After a power cut under `sync` they were not: an acknowledgement waits for a sync of
-everything before it, so a hole that the power cut made is behind all that was acknowledged, whatever follows it.
+everything before it, so a hole that the power cut made is after all that was acknowledged, whatever follows it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Extent:
     base: int
     limit: int  # where the file ends
     holes: tuple[Hole, ...]  # a valid record follows each
-    end: int  # behind the last valid record
-    written: int  # behind the last byte that is not zero
+    end: int  # after the last valid record
+    written: int  # after the last byte that is not zero
     reason: str = ""  # the fault at `end`
 
     @property
@@ -47,7 +47,7 @@ class Decision:
 
     @property
     def puts_aside(self) -> bool:
-        """Whether bytes behind the end may have been acknowledged."""
+        """Whether bytes after the end may have been acknowledged."""
         return any(kind == "unconfirmed" for kind, _, _ in self.losses)
 
     def fill(self, kind: Kind, base: int, hole: Hole) -> None:
@@ -82,7 +82,7 @@ def decide(extents: list[Extent], flushed: int | None, is_sync_cut: bool = False
 
 
 def _holes(extents: list[Extent]) -> list[tuple[int, Extent, Hole]]:
-    """Every hole with more of the log behind it, its file, and the file's number."""
+    """Every hole with more of the log after it, its file, and the file's number."""
     found: list[tuple[int, Extent, Hole]] = []
     for number, extent in enumerate(extents):
         found += [(number, extent, hole) for hole in extent.holes]
@@ -93,7 +93,7 @@ def _holes(extents: list[Extent]) -> list[tuple[int, Extent, Hole]]:
 
 
 def _is_followed(extents: list[Extent], hole: Hole) -> bool:
-    """Whether a valid record lies behind a hole of the first of these files."""
+    """Whether a valid record lies after a hole of the first of these files."""
     return hole.end < extents[0].end or any(extent.has_records for extent in extents[1:])
 
 

@@ -47,7 +47,7 @@ def power_cut_under(path: Path) -> str:
 
 
 def is_sync_cut(folder: Path) -> bool:
-    """Whether the machine went down under flush=sync: then no byte was acknowledged behind one that is lost."""
+    """Whether the machine went down under flush=sync: then no byte was acknowledged after one that is lost."""
     return power_cut_under(folder / RUNNING) == "sync"
 
 

@@ -1,8 +1,8 @@
 """Finds the valid records in a segment's file in any state, and the holes between them. Reads only.
 
-A record has its own log_offset, so the next one is found again behind damage. If the damaged record's length is
+A record has its own log_offset, so the next one is found again after damage. If the damaged record's length is
 plausible, the search begins at its end, so bytes in a client's payload are not taken for a record. Of a damaged batch
-only the header is lost: the records in it have checksums of their own, and stay. But behind the bytes that the disk had
+only the header is lost: the records in it have checksums of their own, and stay. But after the bytes that the disk had
 confirmed, a batch stays as a whole or not at all; only there are holes of the file taken for zeros unread.
 """
 
@@ -36,8 +36,8 @@ class Salvage:
     """The contents of a segment's file between two log_offsets."""
 
     holes: list[Hole] = field(default_factory=list)  # a valid record follows each
-    end: int = 0  # behind the last valid record
-    written: int = 0  # behind the last byte that is not zero
+    end: int = 0  # after the last valid record
+    written: int = 0  # after the last byte that is not zero
     last_ms: int | None = None  # timestamp of the last valid record
     reason: str = ""  # the fault at `end`
 
@@ -53,7 +53,7 @@ def salvage(
     """Look through a segment's file up to log_offset `end`, else up to the end of the file. Raises OSError.
 
     `flushed`: log_offset up to which the disk had confirmed the log, if known. `on_records` gets all valid records,
-    some at a time. `first`: log_offset of the first record; default: behind the header.
+    some at a time. `first`: log_offset of the first record; default: after the header.
     """
     limit = base + os.fstat(fd).st_size
     stop = limit if end is None else min(end, limit)
@@ -94,7 +94,7 @@ def _take_records(fd: int, base: int, stop: int, found: Salvage, on_records: Cal
 
 
 def _start_of_last(fd: int, base: int, found: Salvage, first: int | None) -> int:
-    """log_offset of the last valid record; if there is none behind the last hole, where that hole ends."""
+    """log_offset of the last valid record; if there is none after the last hole, where that hole ends."""
     at = start = found.holes[-1].end if found.holes else base + HEADER_BYTES if first is None else first
     while at < found.end:
         start = at
@@ -105,7 +105,7 @@ def _start_of_last(fd: int, base: int, found: Salvage, first: int | None) -> int
 def next_record(
     fd: int, base: int, damaged: int, stop: int, opens_batches: bool, sparse_from: int | None = None
 ) -> int | None:
-    """log_offset of the first valid record behind a damaged one; None if there is none before `stop`. Raises OSError.
+    """log_offset of the first valid record after a damaged one; None if there is none before `stop`. Raises OSError.
 
     `sparse_from`: log_offset from which on holes of the file are skipped unread.
     """

@@ -19,7 +19,7 @@ MAGIC = b"PENFRAME"
 VERSION = 1
 _HEADER = struct.Struct("<8sIHBBIIQQQ")
 FRAME_HEADER_BYTES = _HEADER.size
-_CHECKED_FROM = 12  # the checksum covers all behind it
+_CHECKED_FROM = 12  # the checksum covers all after it
 MOST_FRAME_BYTES = 64 << 20
 MOST_PARTS = 1 << 16
 PROCESS_BYTES = 16
@@ -69,7 +69,7 @@ class LogFrame:
 
     @property
     def end(self) -> int:
-        """log_offset behind the bytes of a data frame."""
+        """log_offset after the bytes of a data frame."""
         return self.base + len(self.data)
 
     @property

@@ -36,7 +36,7 @@ class JudgedFrame(NamedTuple):
 class ReplicaMark(NamedTuple):
     """A store's position in the partition: the state after its last accepted frame.
 
-    A store keeps it beside its log, once the bytes before `accepted` are on the disk, and goes on behind it.
+    A store keeps it beside its log, once the bytes before `accepted` are on the disk, and goes on after it.
     """
 
     offset: int  # of the last accepted frame in the partition; -1: of none

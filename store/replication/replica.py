@@ -46,7 +46,7 @@ class Candidacy:
 
 
 class Replica:
-    """One store's part in a cluster. It begins as a standby, behind the mark that it kept."""
+    """One store's part in a cluster. It begins as a standby, after the mark that it kept."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Replica:
 
     @property
     def end(self) -> int:
-        """log_offset behind what is in this store's log."""
+        """log_offset after what is in this store's log."""
         return self._frames.end if self.role is ReplicaRole.LEADER else self.accepted
 
     @property

@@ -47,11 +47,11 @@ class LeaderFrames:
     """
 
     def __init__(self, epoch: int, accepted: int, limits: SendLimits, appends: Sequence[bytes] = ()) -> None:
-        """`appends`: what the leader has appended behind `accepted`, in no frame of this epoch."""
+        """`appends`: what the leader has appended after `accepted`, in no frame of this epoch."""
         self.epoch = epoch
         self.limits = limits
         self.in_flight: deque[SentFrame] = deque()
-        self._framed = accepted  # log_offset behind all that is in a frame
+        self._framed = accepted  # log_offset after all that is in a frame
         self._in_frames: deque[bytes] = deque()  # the appends that are in flight
         self._gathered = deque(appends)
         self._gathered_bytes = sum(map(len, appends))
@@ -59,7 +59,7 @@ class LeaderFrames:
 
     @property
     def end(self) -> int:
-        """log_offset behind the newest append."""
+        """log_offset after the newest append."""
         return self._framed + self._gathered_bytes
 
     @property

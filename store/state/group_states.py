@@ -41,7 +41,7 @@ class GroupState(msgspec.Struct):
     numbers: Numbers | None = None  # while records of it, or messages, are lost that lie before the newest one
     paused: bool = False  # it deals nothing
     began: int = 0  # log_offset at which it was made or last reset, or ended when a part of it was lost
-    is_careful: bool = False  # what it holds is not known: it goes on behind what is surely done with
+    is_careful: bool = False  # what it holds is not known: it goes on after what is surely done with
 
     @property
     def key(self) -> GroupKey:
@@ -91,7 +91,7 @@ class GroupStates:
         return self._states.get(key)
 
     def cross_gap(self, is_known: bool) -> list[GroupKey]:
-        """Records are lost. `is_known`: of groups none is, and they are what the log behind the gap makes of them.
+        """Records are lost. `is_known`: of groups none is, and they are what the log after the gap makes of them.
 
         Returns those that may deliver again what was done with.
         """

@@ -26,12 +26,12 @@ class PeerState(msgspec.Struct, array_like=True):
     refused: tuple[tuple[int, int], ...]
     is_client: bool = False
     appended_ms: int = 0  # when it did so last
-    places: list[tuple[int, int]] = []  # (sequence, log_offset behind its records), oldest first
+    places: list[tuple[int, int]] = []  # (sequence, log_offset after its records), oldest first
     lost: tuple[int, int] = (1, 0)  # first and last sequence of those that may not be in the log; a gap of it was there
     owner: PeerOwner | None = None  # as in PeerAppended
 
     def place(self, sequence: int) -> int | None:
-        """log_offset behind the records of a Publish; None if that is not remembered."""
+        """log_offset after the records of a Publish; None if that is not remembered."""
         return next((log_offset for each, log_offset in reversed(self.places) if each == sequence), None)
 
 

@@ -133,7 +133,7 @@ class Sessions:
         self.namespaces: Counter[str] = Counter()  # sessions by namespace, but for the default one
         self.subscriptions_in: Counter[str] = Counter()  # subscriptions of these sessions
         self.connected = 0  # sessions that a connection has
-        self._ended: set[str] = set()  # behind a gap: what is said of them later is no news
+        self._ended: set[str] = set()  # after a gap: what is said of them later is no news
         self.gap = 0  # log_offset of the newest lost records that may have been some session's
         decode = msgspec.msgpack.Decoder(SessionState).decode
         for _, value in index.scan(KEY_PREFIX, KEY_END):

@@ -24,7 +24,7 @@ class Publish(WireMessage, frozen=True):
 
 
 class Published(WireMessage, frozen=True):
-    """The first record stands at log_offset `log_offset`, the others behind it without a gap.
+    """The first record stands at log_offset `log_offset`, the others after it without a gap.
 
     `queue_offsets`: of each run of records with one topic, that of the first in its topic's queue; -1 if it is in none.
     """
@@ -50,7 +50,7 @@ class Scanned(WireMessage, frozen=True):
     """`count` messages follow; look for the next from log_offset `next` on.
 
     `queue_offset`: of the first, if the filter is a topic and there was no tag; else -1. Nothing is left where `next`
-    is at or behind `stop`, or behind the log's end `log_end`.
+    is at or after `stop`, or after the log's end `log_end`.
     """
 
     next: LogOffset

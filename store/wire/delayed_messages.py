@@ -6,7 +6,7 @@ from store.wire.base import Count, Items, LogOffset, Name, Positive, WireMessage
 
 
 class ListDelayed(WireMessage, frozen=True):
-    """Up to `limit` messages that are pending, those due first before others, behind (due_ms, log_offset) `after`."""
+    """Up to `limit` messages that are pending, those due first before others, after (due_ms, log_offset) `after`."""
 
     after: tuple[Count, LogOffset]
     limit: Positive

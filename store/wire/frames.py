@@ -1,4 +1,4 @@
-"""Frames: messages and the records behind them, to bytes and back. docs/formats.md says how a frame is laid out."""
+"""Frames: messages and the records after them, to bytes and back. docs/formats.md says how a frame is laid out."""
 
 import struct
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ HEAD = struct.Struct("<IB3sII")  # length of the frame, type, zeros, request_id,
 _WORDS = struct.Struct("<IIII")  # the same, with type and zeros as one
 _ZEROS = bytes(8)
 _BEHIND_FIRST = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
-"""Bytes of a number behind its first one (msgpack)."""
+"""Bytes of a number after its first one (msgpack)."""
 _BY_NUMBER = {kind.number: kind for kind in KINDS}
 _BY_MESSAGE = {kind.message: kind for kind in KINDS}
 _DECODE = {kind.number: msgspec.msgpack.Decoder(kind.message).decode for kind in KINDS}
@@ -37,7 +37,7 @@ def encode(message: WireMessage, request_id: int = 0, records: Readable = b"") -
 
 
 def frame_head(message: WireMessage, request_id: int = 0, records_bytes: int = 0) -> bytes:
-    """A frame but for its records, behind which `records_bytes` are sent."""
+    """A frame but for its records, after which `records_bytes` are sent."""
     kind = _BY_MESSAGE[type(message)]
     if (request_id != 0) is not kind.asked:
         raise ValueError(f"{_name(kind)} with request_id {request_id}")

@@ -27,7 +27,7 @@ Milliseconds = Annotated[int, Meta(ge=0, le=MOST_MS)]
 
 
 class Receipt(NamedTuple):
-    """Messages that were handed out under a `serial`: that at queue_offset `first` and those behind it."""
+    """Messages that were handed out under a `serial`: that at queue_offset `first` and those after it."""
 
     serial: Positive
     first: QueueOffset

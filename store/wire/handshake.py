@@ -68,7 +68,7 @@ class ServerHandshake:
 
     @property
     def rest(self) -> bytes:
-        """The bytes behind the Hello: the first bytes for a FrameReader."""
+        """The bytes after the Hello: the first bytes for a FrameReader."""
         return bytes(self._received)
 
     def feed(self, data: Readable) -> bytes:
@@ -147,7 +147,7 @@ class ClientHandshake:
 
     @property
     def rest(self) -> bytes:
-        """The bytes behind the Welcome: the first bytes for a FrameReader."""
+        """The bytes after the Welcome: the first bytes for a FrameReader."""
         return bytes(self._received)
 
     def feed(self, data: Readable) -> Welcome | None:

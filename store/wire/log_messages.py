@@ -15,13 +15,13 @@ LogIdentity = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class Segments(WireMessage, frozen=True):
-    """The files of the log whose bases are at or behind `start`."""
+    """The files of the log whose bases are at or after `start`."""
 
     start: LogOffset
 
 
 class SegmentsFound(WireMessage, frozen=True):
-    """(base log_offset, Unix time in ms when it was made) of each, oldest first; `more`: there are others behind them.
+    """(base log_offset, Unix time in ms when it was made) of each, oldest first; `more`: there are others after them.
 
     The log begins at log_offset `log_base` and can be read up to `log_end`; what stands before `on_disk` is on the
     disk (0: an older store does not say).
@@ -60,7 +60,7 @@ class LogRead(WireMessage, frozen=True):
 
 
 class SeekLog(WireMessage, frozen=True):
-    """The first record at or behind a log_offset, or stored at a time or later if that is not 0; a Sought answers.
+    """The first record at or after a log_offset, or stored at a time or later if that is not 0; a Sought answers.
 
     `start`: the log_offset that a Sought which is not `found` has told; 0 at first.
     """
@@ -95,7 +95,7 @@ class ReaderAt(WireMessage, frozen=True):
 
 
 class ReaderNoted(WireMessage, frozen=True):
-    """`lag_bytes`: of the log behind that place."""
+    """`lag_bytes`: of the log after that place."""
 
     lag_bytes: Count
 
@@ -119,7 +119,7 @@ class HoldLog(WireMessage, frozen=True):
 
 class LogHeld(WireMessage, frozen=True):
     """The log is kept from `log_offset` on, as safe as the flush policy promises. It begins at `log_base`; if that is
-    behind `log_offset`, what stands between the two is lost.
+    after `log_offset`, what stands between the two is lost.
 
     What stands before `on_disk` survives a loss of power: a reader goes no further. `lost_bytes`: of the log, in all,
     that were dropped before the reader had read them. `restored_from`: the logs that this one has the beginning of,
@@ -144,7 +144,7 @@ class TableLocated(WireMessage, frozen=True):
 
 
 class Topics(WireMessage, frozen=True):
-    """Topics that a filter matches, in their order, behind the topic `after` (empty: from the first on)."""
+    """Topics that a filter matches, in their order, after the topic `after` (empty: from the first on)."""
 
     topic_filter: TopicFilter
     after: Name
@@ -154,7 +154,7 @@ class TopicsFound(WireMessage, frozen=True):
     """Some of the topics; ask for the others `after` the topic `next` (empty: that was all).
 
     `looked_at`: how many topics, those included that do not match. A message of a topic that is not found stands at
-    log_offset `known_until` or behind it, or is not kept any more.
+    log_offset `known_until` or after it, or is not kept any more.
     """
 
     topics: Annotated[list[Name], Items]

@@ -95,7 +95,7 @@ class FailureCode(StrEnum):
 
 
 class Hello(WireMessage, frozen=True, forbid_unknown_fields=False):
-    """The first frame, behind the magic: the protocol versions it speaks and who it is.
+    """The first frame, after the magic: the protocol versions it speaks and who it is.
 
     `name` is that of one process, and no other ever has it: under it a store remembers which Appends it has. `user` and
     `password` (or a JSON Web Token in its place) say who a client is, to a store that judges what users do.
@@ -193,7 +193,7 @@ class Goodbye(WireMessage, frozen=True):
 
 
 class Append(WireMessage, frozen=True):
-    """Store the records behind it, in one append; their offset, time and checksum are filled in by the store.
+    """Store the records after it, in one append; their offset, time and checksum are filled in by the store.
 
     All of them, or none, get into the log; batches must not be among them. `sequence` counts the Appends under this
     name from 1 on, across connections. The store has each only once: one that is sent again is answered, and not
@@ -296,13 +296,13 @@ class Locate(WireMessage, frozen=True):
 
 
 class Located(WireMessage, frozen=True):
-    """The first entry at or behind that place."""
+    """The first entry at or after that place."""
 
     queue_offset: QueueOffset
 
 
 class Retained(WireMessage, frozen=True):
-    """Up to `limit` retained messages whose topics match and sort behind `after` ("": from the first)."""
+    """Up to `limit` retained messages whose topics match and sort after `after` ("": from the first)."""
 
     topic_filter: TopicFilter
     after: Name
@@ -325,7 +325,7 @@ class RetainedFound(WireMessage, frozen=True):
 class Kind(NamedTuple):
     """A type of frame: its number, its message, who sends it, and whether records may follow. `asked`: it is a request
     with an answer, or the answer, so it bears a request_id; others bear 0. `of_queues`: it begins with a list;
-    `of_receipts`: with a number, and a list behind it."""
+    `of_receipts`: with a number, and a list after it."""
 
     number: int
     message: type[WireMessage]

@@ -180,7 +180,7 @@ Sample = tuple[Name, dict[Name, Name], float]
 
 
 class ShowServer(WireMessage, frozen=True):
-    """The server, and its figures behind the first `after`: 0, or `next` of the last answer."""
+    """The server, and its figures after the first `after`: 0, or `next` of the last answer."""
 
     after: Count
 
@@ -322,7 +322,7 @@ GatewaySample = tuple[
 class GatewayReport(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """A gateway's report about itself. `started_ms`: Unix time; `unready`: why no client should come (empty: may).
 
-    `figures`: those of its /metrics behind the first `after` that was asked for. `next`: what to ask for `after`; None:
+    `figures`: those of its /metrics after the first `after` that was asked for. `next`: what to ask for `after`; None:
     that was all.
     """
 
@@ -344,7 +344,7 @@ class GatewaysListed(WireMessage, frozen=True):
 
 
 class ShowGateway(WireMessage, frozen=True):
-    """A gateway, and its figures behind the first `after`: 0, or `next` of the last answer."""
+    """A gateway, and its figures after the first `after`: 0, or `next` of the last answer."""
 
     gateway: Name
     after: Count
@@ -375,7 +375,7 @@ class ListLogReaders(WireMessage, frozen=True):
 
 
 class LogReaderInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """`holds`: retention waits for it, as the fields behind that say (HoldLog). `advanced_ms`: Unix time, when it moved
+    """`holds`: retention waits for it, as the fields after that say (HoldLog). `advanced_ms`: Unix time, when it moved
     last. `lost_bytes`: dropped before it had read them.
     """
 

@@ -1,7 +1,7 @@
 """A store's questions to its tier: for history that the log no longer has, as records in log format.
 
 The tier asks first: ServeTier says that it can take a question, TierAsked is the question, and the next ServeTier
-brings the answer to it, with the records behind it.
+brings the answer to it, with the records after it.
 """
 
 from typing import Annotated
@@ -93,7 +93,7 @@ class RangeRead(_Part, frozen=True, tag="range"):
 
 
 class PlacesRead(_Part, frozen=True, tag="places"):
-    """To ReadPlaces: for each place whether there is a message; for fewer places if they get too long. Behind it are
+    """To ReadPlaces: for each place whether there is a message; for fewer places if they get too long. After it are
     these messages, in this order; `queue_offset` of the first one."""
 
     found: Annotated[list[bool], Meta(max_length=MOST_PLACES)]
@@ -116,7 +116,7 @@ class KeyFound(_Part, frozen=True, tag="key"):
 
 class QueueRead(_Part, frozen=True, tag="queue"):
     """To ReadQueue: the log_offset to go on from, how many messages follow, and the queue_offset of the first. If there
-    are none (-1), there is no such message before `next`, which is not behind what the table has. `upcoming`, if there
+    are none (-1), there is no such message before `next`, which is not after what the table has. `upcoming`, if there
     is none from queue_offset 0 on: that of the queue's next message at `start`, as the table counts (-1: not known)."""
 
     next: LogOffset
@@ -136,7 +136,7 @@ TierAnswer = RangeRead | PlacesRead | TimeFound | KeyFound | QueueRead | TierFau
 
 class ServeTier(WireMessage, frozen=True):
     """From the tier: a question may come now. The table begins at log_offset `first`. `answer`: to question `number`,
-    with its records behind this message. `url`: where the table is, a folder or a URL (empty: an older tier)."""
+    with its records after this message. `url`: where the table is, a folder or a URL (empty: an older tier)."""
 
     first: LogOffset
     number: Count = 0

@@ -16,7 +16,7 @@ cdef enum:
     GROUP_QUEUES = 1 << GROUP_BITS
     LEAST_NEIGHBOURS = 16           # for fewer a key each takes no more time, and less room
     POSITIONS_SIZE = GROUP_QUEUES * 16
-    MARKS_AT = POSITIONS_SIZE + 8   # behind the bits of those that have an entry here
+    MARKS_AT = POSITIONS_SIZE + 8   # after the bits of those that have an entry here
     MOST_VALUE_SIZE = MARKS_AT + GROUP_QUEUES * 12
 
 assert sizeof(Position) == 16 and sizeof(Mark) == 12

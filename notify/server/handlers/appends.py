@@ -58,7 +58,7 @@ class AppendHandlers:
             raise WireError(f"too many {name} were refused without a Pong in between")
 
     def refuse(self, frame: Frame, code: FailureCode, why: str) -> None:
-        """Refuse what is not looked at; a sequence of appends goes on behind it."""
+        """Refuse what is not looked at; a sequence of appends goes on after it."""
         assert isinstance(frame.message, wire.Append | wire.Publish)
         connected, appends = self._connected, self._connected.peer.appends
         answer = appends.refuse(frame.message.sequence, wire.Failed(code, why))

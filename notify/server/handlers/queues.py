@@ -1,6 +1,6 @@
 """Requests about queues and groups over them: follow, read, how far a peer has come, consumers of groups.
 
-Frames with thousands of items are dealt with some items at a time: what is behind them waits.
+Frames with thousands of items are dealt with some items at a time: what is after them waits.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class ReadHandlers:
     """Handles what the peer of one connection reads."""
 
     def __init__(self, connected: Connected, is_judged: Callable[[bool], None]) -> None:
-        """`is_judged`: whether the frames behind wait for another server, which says what the user may do."""
+        """`is_judged`: whether the frames after wait for another server, which says what the user may do."""
         self._connected = connected
         self._is_judged = is_judged
 

@@ -105,7 +105,7 @@ async def read(
     cursor: Annotated[str | None, Query(max_length=1_024, description="`next` of the page before.")] = None,
 ) -> Response:
     """`Accept: application/x-ndjson` streams all of them as lines. `Accept: text/event-stream` goes on live, and
-    resumes behind `Last-Event-ID` without a gap or a repeat; without one it begins at `start` (default: now).
+    resumes after `Last-Event-ID` without a gap or a repeat; without one it begins at `start` (default: now).
 
     A page with `order=desc` comes by the index, whatever the length of the log.
     """
@@ -203,7 +203,7 @@ async def _with_key(
 
 
 async def _live(request: Request, caller: Caller, span: HistorySpan) -> Response:
-    """A stream of events, behind the last one that this client has."""
+    """A stream of events, after the last one that this client has."""
     last = request.headers.get("last-event-id")
     pages = history_of(caller.connection)
     if last is not None:

@@ -61,7 +61,7 @@ async def topics(
         bool, Query(description="With the last message of each topic; of 100 topics, and of 4 MiB, at most.")
     ] = False,
 ) -> Response:
-    """Without `search`, the names of the level behind `prefix`. The store is asked for its topics every few seconds.
+    """Without `search`, the names of the level after `prefix`. The store is asked for its topics every few seconds.
 
     A user sees what he may subscribe to: without permission for all topics with this `prefix`, those of them that a
     filter of his permissions matches as a whole (`readable` of GET /session); 403 where there is no such filter.

@@ -16,7 +16,7 @@ START = "/"
 
 
 def next_page(request: Request) -> str:
-    """Where to go behind the login: a path of this console and nothing else."""
+    """Where to go after the login: a path of this console and nothing else."""
     wanted = request.query_params.get("next", START)
     leads_away = wanted.startswith(("//", "/log")) or "\\" in wanted
     return wanted if wanted.startswith("/") and wanted.isprintable() and not leads_away else START

@@ -84,7 +84,7 @@ async def _newer(visit: PageVisit, name: str) -> dict[str, Any]:
 
 
 def _behind(messages: list[MessageFields], end: int) -> int:
-    """queue_offset behind the newest of these messages, which is the first; `end` if there is none."""
+    """queue_offset after the newest of these messages, which is the first; `end` if there is none."""
     newest = messages[0][1] if messages else None
     return end if newest is None else newest + 1
 

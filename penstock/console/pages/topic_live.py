@@ -27,7 +27,7 @@ MOST_DIGITS = 18
 
 @page("/topic/live")
 async def live(visit: PageVisit) -> Response:
-    """Rows as server-sent events, from queue_offset `after` on; a reader that was cut off goes on behind the last."""
+    """Rows as server-sent events, from queue_offset `after` on; a reader that was cut off goes on after the last."""
     after = visit.number("after", 0)
     last = visit.request.headers.get("last-event-id", "")
     if last.isascii() and last.isdigit() and len(last) <= MOST_DIGITS:

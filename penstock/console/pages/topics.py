@@ -13,7 +13,7 @@ BRANCHES = 100
 
 @page("/topics")
 async def topics_page(visit: PageVisit) -> Response:
-    """`prefix`: the level, which ends with a slash; `search`: a part of the names; `after`: go on behind that."""
+    """`prefix`: the level, which ends with a slash; `search`: a part of the names; `after`: go on after that."""
     connection = visit.caller.connection
     prefix, text, after = visit.asked("prefix"), visit.asked("search", most=256), visit.asked("after")
     if prefix and not prefix.endswith("/"):

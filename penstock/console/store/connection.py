@@ -56,7 +56,7 @@ class StoreConnection(Client):
         self._credentials = replace(self._credentials, on_behalf_of=address, operator_token=operator_token)
 
     async def request(self, message: WireMessage, kind: type[M]) -> tuple[M, memoryview]:
-        """An answer of the wire and the records behind it. Raises a ClientError."""
+        """An answer of the wire and the records after it. Raises a ClientError."""
         answer, records = await self._ask(message)
         if not isinstance(answer, kind):
             raise ClientError(f"{type(answer).__name__} is no answer to {type(message).__name__}")

@@ -131,21 +131,21 @@ async def move_group(connection: StoreConnection, group: GroupKey, queue_offset:
 
 
 def move_look(group: of_group.GroupInfo, queue_offset: int) -> MoveLook:
-    """What a move there would do, from the group's figures. Which of the messages behind the first open one are done
+    """What a move there would do, from the group's figures. Which of the messages after the first open one are done
     with they do not say: a move between them may not be exact, nor is that of an ordered
     group.
     """
     end, acked = group.next_offset, group.acked_offset
     held = group.in_flight + group.retries
     looked_until = end - group.lag + held
-    """All behind it is new; in front of it all but what is held is done with."""
+    """All after it is new; in front of it all but what is held is done with."""
     is_ordered = group.settings.partitions > 0
     if queue_offset >= looked_until:
         return MoveLook(queue_offset, max(0, group.lag - max(0, end - queue_offset)), 0, not is_ordered)
     if queue_offset <= acked:
         return MoveLook(queue_offset, 0, max(0, end - group.lag - queue_offset), not is_ordered)
     skipped = min(held, queue_offset - acked)
-    is_exact = not is_ordered and end - group.lag == acked  # none behind the first open one is done with
+    is_exact = not is_ordered and end - group.lag == acked  # none after the first open one is done with
     return MoveLook(queue_offset, skipped, looked_until - queue_offset - max(0, held - skipped), is_exact)
 
 

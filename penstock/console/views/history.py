@@ -168,7 +168,7 @@ class HistoryPages:
         """Those of these queue_offsets, oldest first; or as many of the newest as an answer may have. And the
         queue_offset at which they begin.
 
-        Few are read at first: how large they are is known behind that.
+        Few are read at first: how large they are is known after that.
         """
         found: list[MessageFields] = []
         step, at = FIRST_STEP, end
@@ -229,7 +229,7 @@ class HistoryPages:
         return found
 
     async def _beginning(self, topic_filter: str, log_offset: int) -> int:
-        """The first record at or behind a log_offset. Where the log itself is read, a record that is known to begin
+        """The first record at or after a log_offset. Where the log itself is read, a record that is known to begin
         nearby spares the store a search from the start of the segment.
         """
         first = topic_filter.split("/", 1)[0]
@@ -244,7 +244,7 @@ class HistoryPages:
     # --- places
 
     async def behind(self, topic_filter: str, log_offset: int) -> int:
-        """Where the record behind that at a log_offset begins, so that a stream goes on without a gap or a repeat."""
+        """Where the record after that at a log_offset begins, so that a stream goes on without a gap or a repeat."""
         in_log = self._connection.names.topic(topic_filter)
         place = f"={log_offset + RECORD_UNIT_BYTES}"
         try:

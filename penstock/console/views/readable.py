@@ -60,7 +60,7 @@ def uncovered(topic_filters: list[str]) -> list[str]:
 
 
 def prefix_of(topic_filter: str) -> str:
-    """The whole levels with which each topic of a filter begins, with a slash behind them; its last level is none.
+    """The whole levels with which each topic of a filter begins, with a slash after them; its last level is none.
 
     >>> prefix_of("a/b/#"), prefix_of("a/+/c"), prefix_of("+/a"), prefix_of("a/b/c"), prefix_of("#")
     ('a/b/', 'a/', '', 'a/b/', '')

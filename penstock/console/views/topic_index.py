@@ -18,7 +18,7 @@ from store.wire.log_messages import Topics, TopicsFound
 from store.wire.messages import Scan, Scanned
 
 END = b"\0"
-"""Stands before and behind each topic; no topic has it."""
+"""Stands before and after each topic; no topic has it."""
 SLASH = ord("/")
 PART_BYTES = 2 << 20
 """How much is searched in one turn of the loop."""
@@ -159,7 +159,7 @@ class TopicIndex:
         return self._blob.count(END, low, high)
 
     async def search(self, text: str, after: str, limit: int, prefix: str = "") -> list[str]:
-        """Up to `limit` topics that contain a text, in their order, behind the topic `after`. A text in lower case is
+        """Up to `limit` topics that contain a text, in their order, after the topic `after`. A text in lower case is
         found in any case.
         """
         blob = self._blob
@@ -179,7 +179,7 @@ class TopicIndex:
         return found
 
     def levels(self, prefix: str, after: str, limit: int) -> list[Level]:
-        """Up to `limit` names of the level behind `prefix` (empty, or it ends with /), behind the name `after`."""
+        """Up to `limit` names of the level after `prefix` (empty, or it ends with /), after the name `after`."""
         blob, start = self._blob, prefix.encode()
         at, end = self._range(start)
         if after:
@@ -206,7 +206,7 @@ class TopicIndex:
     # --- places in the blob: each is that of an END before a topic
 
     def _range(self, prefix: bytes) -> tuple[int, int]:
-        """From the first topic with a prefix to behind the last one."""
+        """From the first topic with a prefix to after the last one."""
         if not prefix:
             return 0, len(self._blob) - 1
         return self._lower(prefix), self._lower(prefix[:-1] + bytes((prefix[-1] + 1,)))
@@ -228,7 +228,7 @@ class TopicIndex:
         return low
 
     def _boundary(self, at: int, end: int) -> int:
-        """The first END at or behind a place."""
+        """The first END at or after a place."""
         return end if at >= end else self._blob.index(END, at)
 
 
@@ -242,6 +242,6 @@ def _matching(part: bytes, wanted: bytes, is_any_case: bool) -> Iterator[bytes]:
             return
         begin = searched.rindex(END, 0, hit + 1)
         at = searched.find(END, hit + len(wanted))
-        if at < 0:  # an empty text behind the last one
+        if at < 0:  # an empty text after the last one
             return
         yield part[begin + 1 : at]

@@ -26,7 +26,7 @@ MOST_INDEX_BYTES = 96 << 20
 class TopicRow(Struct):
     """A name at one level of the tree, or a topic that was found.
 
-    `topics_below`: those whose names go on behind it. `messages`: how many it has had, dropped ones included.
+    `topics_below`: those whose names go on after it. `messages`: how many it has had, dropped ones included.
     """
 
     name: str
@@ -78,7 +78,7 @@ class TopicViews:
     async def tree(
         self, connection: StoreConnection, prefix: str, after: str, limit: int
     ) -> tuple[list[TopicRow], int, str]:
-        """The names behind a prefix, how many topics are known, and the name to go on behind (empty: that was all)."""
+        """The names after a prefix, how many topics are known, and the name to go on after (empty: that was all)."""
         index = await self.index(connection, prefix)
         levels = index.levels(prefix, after, limit + 1)
         following = levels[limit - 1].name if len(levels) > limit else ""

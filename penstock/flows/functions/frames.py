@@ -1,4 +1,4 @@
-"""What a flow and its worker process say to each other: msgpack, each behind its length in four bytes."""
+"""What a flow and its worker process say to each other: msgpack, each after its length in four bytes."""
 
 from __future__ import annotations
 

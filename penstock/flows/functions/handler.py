@@ -16,7 +16,7 @@ SAY_WHAT: Final = "return None, (topic, payload), a FunctionOutput, or a list of
 
 
 class BadHandler(Exception):
-    """There is no such function, or none that can be called; what to do stands behind a semicolon."""
+    """There is no such function, or none that can be called; what to do stands after a semicolon."""
 
 
 class BadOutput(Exception):

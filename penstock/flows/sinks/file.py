@@ -76,7 +76,7 @@ class FileSink:
         self._size_bytes += len(lines)
 
     def _rotate(self) -> None:
-        """Go on in a new file. The full one gets the time behind its name."""
+        """Go on in a new file. The full one gets the time after its name."""
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         self._path.rename(self._path.with_name(f"{self._path.stem}-{now}{self._path.suffix}"))
         self._close()

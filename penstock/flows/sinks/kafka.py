@@ -157,7 +157,7 @@ class KafkaSink:
                 raise
 
     def _fail(self, sends: list[WaitingSend], error: Exception) -> None:
-        """What waits is sent behind these, so it waits at the gate as well."""
+        """What waits is sent after these, so it waits at the gate as well."""
         for send in (*sends, *self._waiting):
             send.settle(error)
         self._waiting = []

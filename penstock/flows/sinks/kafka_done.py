@@ -68,7 +68,7 @@ class DoneMessages:
         """The group_offset of each message that is not done, and when it was stored (Unix time in ms).
 
         A log that lost its end in a power cut counts on from there. So a message that was stored later than all that
-        are done is another one, and so are those behind it.
+        are done is another one, and so are those after it.
         """
         found: dict[int, int] = {}
         for event in sorted(events, key=lambda event: event.group_offset):

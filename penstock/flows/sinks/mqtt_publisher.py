@@ -17,7 +17,7 @@ from penstock.flows.mqtt_place import MqttPlace
 WINDOW: Final = 1_000  # messages that are not acknowledged, if the broker allows as many
 WINDOW_3: Final = 100  # of MQTT 3.1.1, where a broker cannot say
 HEADER_BYTES: Final = 16  # of a PUBLISH at most, without topic, properties and payload
-MOST_BYTES: Final = 268_435_455  # of a packet behind its fixed header (MQTT 5.0, 1.5.5)
+MOST_BYTES: Final = 268_435_455  # of a packet after its fixed header (MQTT 5.0, 1.5.5)
 
 
 class MqttMessage(NamedTuple):

@@ -2,7 +2,7 @@
 
 A message bears the flow and the id of the message that it comes from. In front of messages that come from further on in
 the log than any before goes one that says how far they come, on a topic of the flow's own. So a flow that is started
-again knows which messages may be there, and looks for those; what comes from behind that place was never published.
+again knows which messages may be there, and looks for those; what comes from after that place was never published.
 """
 
 from __future__ import annotations

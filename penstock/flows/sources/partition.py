@@ -53,7 +53,7 @@ class FeedPack(NamedTuple):
     """The first records that are in hand, as one Append."""
 
     taken: int  # records
-    end: int  # the offset behind them
+    end: int  # the offset after them
     records: bytes  # of the log; empty if all were left out
     stored: int
     letters: int
@@ -79,7 +79,7 @@ class PartitionFeed:
         self.fetch_from: int | None = None
         """Where the consumer has to go on; None: it is where it should be."""
         self.fetched = 0
-        """Behind the last record that came."""
+        """After the last record that came."""
         self.position = 0
         """Of the first record that is not settled."""
         self.why_waiting = ""
@@ -109,7 +109,7 @@ class PartitionFeed:
         self._came.set()
 
     def cut(self, most: int, most_bytes: int) -> None:
-        """Drop what stands behind the first `most` records, or `most_bytes`, but nothing that is under way.
+        """Drop what stands after the first `most` records, or `most_bytes`, but nothing that is under way.
 
         It is to be read again, from `fetched` on.
         """
@@ -262,7 +262,7 @@ class PartitionFeed:
     # --- making
 
     def _pack(self, skipped: int, most: int) -> FeedPack:
-        """Of the records in hand behind the first `skipped`, of which there are some."""
+        """Of the records in hand after the first `skipped`, of which there are some."""
         welcome = self._appends.welcome
         left_bytes: float = min(PACK_BYTES, batch_bytes(welcome))
         left_changes = pack_changes(welcome)

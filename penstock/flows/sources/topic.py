@@ -77,14 +77,14 @@ class KafkaReader:
         return KafkaTopic(str(cluster_id), self._topic if topic_id == NO_ID else topic_id, self._topic, partitions)
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        """The first offset, and the one behind the last record. Raises KafkaException."""
+        """The first offset, and the one after the last record. Raises KafkaException."""
         found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=TIMEOUT_S)
         if found is None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return found
 
     def known_ends(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Behind the last record of each, as it was when records came last; those of which that is known."""
+        """After the last record of each, as it was when records came last; those of which that is known."""
         ends = {}
         for partition in partitions:
             _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
@@ -93,7 +93,7 @@ class KafkaReader:
         return ends
 
     def offset_at(self, partition: int, time_ms: int) -> int:
-        """Of the first record that is not older; behind the last one if there is none. Raises KafkaException."""
+        """Of the first record that is not older; after the last one if there is none. Raises KafkaException."""
         asked = [TopicPartition(self._topic, partition, time_ms)]
         (found,) = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
         if found.error is not None:

@@ -18,7 +18,7 @@ cdef const char *compressed_fault(const unsigned char *frame, size_t size, uint6
         return b"compressed payload that is no zstd frame"
     if described & 3:
         return b"compressed payload that needs a dictionary"
-    at = 5 if described & 32 else 6                     # behind the window's size
+    at = 5 if described & 32 else 6                     # after the window's size
     size_bytes = 1 << (described >> 6)
     if size_bytes == 1 and not described & 32:
         return b"compressed payload that does not state its size"

@@ -2,7 +2,7 @@
 
 
 cdef bytes widened(const RecordHeader *record, bytes attribute, bytes property):
-    """A copy of a record with one more attribute in front of the others, and one more MQTT 5 property behind the others."""
+    """A copy of a record with one more attribute in front of the others, and one more MQTT 5 property after the others."""
     cdef size_t before = HEADER_BYTES + <size_t>record.topic_length + record.client_id_length
     cdef size_t size = padded(content_bytes(record) + PyBytes_GET_SIZE(attribute) + PyBytes_GET_SIZE(property))
     cdef bytes data = PyBytes_FromStringAndSize(NULL, size)

@@ -4,7 +4,7 @@
 def verify(const unsigned char[::1] data not None, uint64_t log_offset, size_t limit=<size_t>-1):
     """Walk the records of `data`, which starts at `log_offset`, until `limit` bytes are passed (one record at least).
 
-    Returns (bytes that are valid records, timestamp_ms of the last one, what is wrong behind them or None).
+    Returns (bytes that are valid records, timestamp_ms of the last one, what is wrong after them or None).
     """
     cdef size_t at = 0, size = data.shape[0]
     cdef uint64_t last_ms = 0
