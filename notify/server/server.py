@@ -168,7 +168,7 @@ class StoreServer:
         return self._lead.why_not_serving() if self._lead is not None else ""
 
     def is_let_go(self) -> bool:
-        """True if this store may not answer now. Then its connections end at once, without an answer that may be wrong."""
+        """True if this store may not answer now: then its connections end at once, and nothing wrong is answered."""
         if not (why := self.why_not_serving()):
             return False
         if self.connections:

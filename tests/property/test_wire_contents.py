@@ -52,9 +52,10 @@ def are_properties(data: bytes) -> bool:
         seen.add(identifier)
         try:
             match identifier:
-                case 0x01 | 0x02:
-                    size = 1 if identifier == 1 else 4
-                    is_good, data = len(data) >= size, data[size:]
+                case 0x01:
+                    is_good, data = data[:1] in (b"\0", b"\1"), data[1:]
+                case 0x02:
+                    is_good, data = len(data) >= 4, data[4:]
                 case 0x03 | 0x08 | 0x09:
                     value, data = string(data)
                     is_good = identifier == 0x09 or (is_text(value) if identifier == 0x03 else is_answer(value))
