@@ -123,7 +123,7 @@ class Broker:
         self.guard = guard = Guard(core, access)
         left_messages = LeftMessageGuard(core, access, self.ban_sweep.bans, guard.refused)
         recognition = Recognition(access)
-        self.certified = Certified(core.deadlines, lambda: core.turn.now_s, soon, recognition.count_disproved)
+        self.certified = Certified(core, recognition)
         self.access_review = AccessReview(core, guard, recognition, withdrawal, exchange)
         quotas, counting = Quotas(quota_settings or QuotaSettings()), Counting(core, access)
         self.places = ClientPlaces(access, guard, quotas, counting, Tenants(settings.max_namespaces))

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from gateway.access.recognition import Recognition
 from gateway.mqtt.reason_codes import ReasonCode
+from gateway.sessions.core import Core
 from notify.steps import Steps
-from store.state.deadlines import Deadlines
 
 JUDGED_AT_A_TIME = 10
 """Certificates that are judged in one turn: each takes some 20 µs."""
@@ -33,18 +34,10 @@ class CertificateHolder(Protocol):
 class Certified:
     """Owner of the connections that showed a certificate. Other connections cost nothing here."""
 
-    def __init__(
-        self,
-        deadlines: Deadlines,
-        now_s: Callable[[], float],
-        soon: Callable[[Callable[[], None]], object],
-        tell: Callable[[], object],
-    ) -> None:
-        """`tell` is called for each connection that is ended because its certificate is no longer accepted."""
-        self._deadlines = deadlines
-        self._now_s = now_s
-        self._soon = soon
-        self._tell = tell
+    def __init__(self, core: Core, recognition: Recognition) -> None:
+        """`recognition` counts the connections that are ended because their certificate is no longer accepted."""
+        self._turn, self._deadlines, self._soon = core.turn, core.deadlines, core.scheduler.soon
+        self._recognition = recognition
         self._holders: dict[CertificateHolder, None] = {}
         self.epoch = 0
         """Grows when the accepted certificates change: a handshake that began before that is refused."""
@@ -64,7 +57,7 @@ class Certified:
             return "what certificates count was read again meanwhile"
         self._holders[holder] = None
         expired = partial(holder.end, ReasonCode.MAXIMUM_CONNECT_TIME, "its certificate has expired")
-        self._deadlines.set((holder, "certificate"), self._now_s() + min(left_s, MOST_AHEAD_S), expired)
+        self._deadlines.set((holder, "certificate"), self._turn.now_s + min(left_s, MOST_AHEAD_S), expired)
         return ""
 
     def left(self, holder: CertificateHolder) -> None:
@@ -83,7 +76,7 @@ class Certified:
             certificate = holder.certificate() if holder in self._holders else None
             why = why_out(certificate) if certificate is not None else ""
             if why:
-                self._tell()
+                self._recognition.count_disproved()
                 holder.end(ReasonCode.NOT_AUTHORIZED, why)
         if not holders:
             then()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from gateway.auth.attempts import Attempts
 from store.wire.operator_messages import MOST_LOGINS, LoginEnd, LoginsEnded
@@ -11,19 +12,26 @@ TOLD_PER_SECOND = 1_000
 """Ends of logins of each kind that a process tells the others; it counts the rest alone."""
 
 
+class OtherDoors(Protocol):
+    """The store, by which other processes are told of logins."""
+
+    def logins_ended(self, ended: LoginsEnded) -> None:
+        """Tell them how these ended here."""
+
+
 class SharedAttempts:
     """Tells other processes how logins ended in this one, a turn's at once, and counts what they tell."""
 
     def __init__(
         self,
         attempts: Attempts,
-        tell: Callable[[LoginsEnded], object],
+        doors: OtherDoors,
         clock: Callable[[], float],
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
         """`clock` in seconds; `soon` runs a function in a later turn of the loop."""
         self._attempts = attempts
-        self._tell = tell
+        self._doors = doors
         self._clock = clock
         self._soon = soon
         self._waiting: list[LoginEnd] = []
@@ -46,7 +54,7 @@ class SharedAttempts:
     def _say(self) -> None:
         waiting, self._waiting = self._waiting, []
         for at in range(0, len(waiting), MOST_LOGINS):
-            self._tell(LoginsEnded(waiting[at : at + MOST_LOGINS]))
+            self._doors.logins_ended(LoginsEnded(waiting[at : at + MOST_LOGINS]))
 
     def take(self, ends: Iterable[LoginEnd]) -> None:
         """Count how logins ended in other processes."""

@@ -78,11 +78,11 @@ class Projection:
         self.index = index
         self.queues = QueueTable(log, index, settings, self._apply)
         self.keys = KeyIndex(index, self.queues.dispatcher)
-        self.sessions = Sessions(index, self.queues.hold, self.queues.release)
+        self.sessions = Sessions(index, self.queues)
         self.retained = RetainedTopics(index)
         self.delayed = Delayed(index)
         self.peers = PeerStates(index)
-        self.groups = GroupStates(index, self.queues.hold, self.queues.release, self.queues.end_of)
+        self.groups = GroupStates(index, self.queues)
         self.bans = BanStates(index)
         self.log_readers = LogReaderStates(index)
         self.usage = Usage(index)

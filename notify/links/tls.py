@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterable
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Protocol
 
 from notify.links.sockets import listening_socket
 from store.files.descriptors import first_of_operators
@@ -52,6 +52,16 @@ def names_of(certificate: dict[str, Any] | None) -> tuple[str, ...]:
     return (*common, *others)
 
 
+class TlsListenerOwner(Protocol):
+    """Whoever serves the connections of a TlsListener."""
+
+    def arrives(self) -> asyncio.Protocol:
+        """The protocol of a new connection."""
+
+    def not_secure(self, address: object, why: str) -> None:
+        """A peer at this address does not get there, for this reason."""
+
+
 class TlsListener:
     """Accepts connections whose TLS handshake succeeds. The loop's own servers do not say why one fails, nor whose."""
 
@@ -59,15 +69,12 @@ class TlsListener:
         self,
         context: Callable[[], ssl.SSLContext],
         timeout_s: float,
-        let_in: Callable[[], asyncio.Protocol],
-        failed: Callable[[object, str], None],
+        owner: TlsListenerOwner,
     ) -> None:
-        """`context` is asked for each connection; `let_in` makes its protocol; `failed` is told the address of one that
-        does not get there."""
+        """`context` is asked for each connection."""
         self._context = context
         self._timeout_s = timeout_s
-        self._let_in = let_in
-        self._failed = failed
+        self._owner = owner
         self._descriptors = first_of_operators()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,7 +112,7 @@ class TlsListener:
                 await asyncio.sleep(RETRY_S)
                 continue
             if accepted.fileno() >= self._descriptors:
-                self._failed(address, "all descriptors for clients are in use; raise the limit (ulimit -n)")
+                self._owner.not_secure(address, "all descriptors for clients are in use; raise the limit (ulimit -n)")
                 accepted.close()
                 continue
             self._do(self._shake_hands(accepted, address))
@@ -113,10 +120,10 @@ class TlsListener:
     async def _shake_hands(self, accepted: socket.socket, address: object) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                self._let_in, accepted, ssl=self._context(), ssl_handshake_timeout=self._timeout_s
+                self._owner.arrives, accepted, ssl=self._context(), ssl_handshake_timeout=self._timeout_s
             )
         except (OSError, EOFError) as error:
-            self._failed(address, fault_of_peer(error))
+            self._owner.not_secure(address, fault_of_peer(error))
             accepted.close()
 
 

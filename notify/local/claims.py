@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from lightqueue.message_store import MessageStore
-from notify.local.members import Member, SessionHolder, holder_of
+from notify.local.members import Member, MemberOwner, SessionHolder, holder_of
 from notify.local.user_quotas import UserQuotas
 from notify.owners import UNJUDGED, Claimant, ClaimDenied, refusal
 from store.errors import StoreError
@@ -35,13 +35,13 @@ class Claims:
         self,
         messages: MessageStore,
         quotas: UserQuotas,
-        settle: Callable[[Member | None], None],
+        owner: MemberOwner,
         returning: Mapping[str, Member],
     ) -> None:
-        """`settle`: as Hub.settle(). `returning`: members that the log remembers and that may come back, by name."""
+        """`returning`: members that the log remembers and that may come back, by name."""
         self._messages = messages
         self._quotas = quotas
-        self._settle = settle
+        self._owner = owner
         self.presences: dict[str, tuple[str, int]] = {}  # of connections elsewhere: address, Unix time in ms
         self._presence_here: Callable[[str], tuple[str, int] | None] = self.presences.get
         self._holders: dict[str, SessionHolder] = {}  # by client_id
@@ -138,14 +138,14 @@ class Claims:
         if holder is not None and holder.user != user:
             self._holders[client_id] = holder_of(holder.member, user)
             holder.member.sessions.taken_over(client_id)
-        self._settle(None)
+        self._owner.settle(None)
         return True
 
     def release(self, member: Member, client_id: str) -> None:
         if self.holder(client_id) is member:
             self._free(client_id)
             self._messages.absent.look_at(client_id)
-            self._settle(member)
+            self._owner.settle(member)
 
     def withdraw(self, member: Member) -> None:
         """Forget the claims of a member that wait. The sessions that it has stay its own."""
@@ -201,7 +201,7 @@ class Claims:
             for client_id in left:
                 if client_id in holders:
                     self._free(client_id)
-            self._settle(None)
+            self._owner.settle(None)
 
     def held_by(self, member: Member) -> list[str]:
         """Sessions of a member; those that other members wait for come last."""

@@ -17,7 +17,7 @@ from lightqueue.queues._queues import Queue
 from notify.errors import GroupRefused, LeaseLost
 from notify.local.group_making import GroupLimits, UnusedGroups, beginning
 from notify.local.group_tier import GroupTier, Located
-from notify.local.members import Followers, Member
+from notify.local.members import Followers, Member, MemberOwner
 from notify.local.polls import Consumer, PopReceiver, PopRequest, WaitingPolls
 from notify.local.tier import Tier
 from notify.local.user_quotas import NO_QUOTAS, QuotaLimits
@@ -38,18 +38,15 @@ class Consumers:
         self,
         messages: MessageStore,
         followers: Followers,
-        join: Callable[[str], Member],
-        settle: Callable[[], None],
+        owner: MemberOwner,
         tier: Tier,
         quotas: QuotaLimits = NO_QUOTAS,
     ) -> None:
-        """`join`, `settle`: as Hub.join() and Hub.settle()."""
         self.now_ms: Callable[[], int] = _wall_clock_ms
         self.clock: Callable[[], float] = time.monotonic  # seconds
         self._messages = messages
         self._followers = followers
-        self._join = join
-        self._settle = settle
+        self._owner = owner
         self._member: Member | None = None
         self._groups = messages.groups
         self._by_key: dict[tuple[str, str, GroupKey], Consumer] = {}
@@ -140,7 +137,7 @@ class Consumers:
 
     def _follow(self, queue: GroupQueue) -> None:
         if self._member is None:
-            self._member = self._join("consumer groups")
+            self._member = self._owner.join("consumer groups")
             self._member.listen(self)
         queues, topic_filter = self._messages.queues, queue.state.topic_filter
         followed = queues.watch_stored(topic_filter) or queues.watch(topic_filter)
@@ -274,7 +271,7 @@ class Consumers:
         for queue in due:
             self._groups.write(queue, now_ms)
         if due:
-            self._settle()  # others may follow the queue of dead letters
+            self._owner.settle()  # others may follow the queue of dead letters
         for queue, each in waiting:
             until = queue.tried_version if queue.failure else queue.safe_version()
             while each.said and each.said[0][0] <= until:
@@ -286,7 +283,7 @@ class Consumers:
         if not len(self._groups):
             return
         self._groups.tick(self.now_ms())
-        self._settle()
+        self._owner.settle()
         now_s = self.clock()
         for key in self._unused.take(now_s):
             with suppress(StoreError):  # it is tried again

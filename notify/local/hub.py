@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
+from notify.api import SessionListener
 from notify.events.lookup import Lookup, name_of
 from notify.facts import ServerFacts
 from notify.limits import LoginCounts
@@ -83,17 +84,15 @@ class Hub:
         waits_for_peers: bool = False,
         quotas: QuotaLimits = NO_QUOTAS,
         audit: Audit | None = None,
-        lookup: Lookup | None = None,
         reads_tier: TierPolicy = "not_in_log",
         goes_on: str = "",
     ) -> None:
-        """`waits_for_peers`: members that the log remembers may come back; see `returning`. `lookup`: which gateways
-        are told of queues that they do not follow; None: none. `reads_tier`: which history is read in the tier.
-        `goes_on`: name of the gateway in this process, if it has the sessions and leases that the log says it has: it
-        had them in another process until now.
+        """`waits_for_peers`: members that the log remembers may come back; see `returning`. `reads_tier`: which
+        history is read in the tier. `goes_on`: name of the gateway in this process, if it has the sessions and leases
+        that the log says it has: it had them in another process until now.
         """
         self.messages = messages
-        self.lookup = lookup
+        self.lookup: Lookup | None = None  # which gateways are told of queues that they do not follow; None: none
         self.facts: ServerFacts | None = None  # of this process, for operators
         self.gateways: dict[str, Member] = {}  # in other processes, by name: those that a Lookup is about
         self.readers = LogReaders(messages, audit or Audit())
@@ -101,15 +100,15 @@ class Hub:
         self.tier_reads = TierReads(messages, self.tier)
         self.retained_pages = RetainedPages(messages)
         self.followers = Followers(messages.queues)
-        self.bans = LocalBans(messages, self.tell, audit or Audit())
+        self.bans = LocalBans(messages, self, audit or Audit())
         self.quotas = UserQuotas(messages, quotas)
         self._login_counts: LoginCounts | None = None
         self._members: list[Member] = []
         self._going_on: Member | None = None  # until it joins
-        self.judges = Judges(lambda: [member.sessions for member in self._members])
+        self.judges = Judges(self)
         messages.dispatching.left.judged_by(self.judges)
-        self.consumers = Consumers(messages, self.followers, self.join, self.settle, self.tier, quotas)
-        self.pace = GatewayPace(self._tell_gateways)
+        self.consumers = Consumers(messages, self.followers, self, self.tier, quotas)
+        self.pace = GatewayPace(self)
         self.returning: dict[str, Member] = {}  # by name: who has yet to come back, with the sessions it had
         if waits_for_peers:
             self.returning = {name: self.join(name) for name in messages.peers}
@@ -119,7 +118,7 @@ class Hub:
         if not waits_for_peers and not goes_on:
             self.consumers.release_all()
         holders = self.returning if self._going_on is None else {"": self._going_on}
-        self.claims = Claims(messages, self.quotas, self.settle, holders)
+        self.claims = Claims(messages, self.quotas, self, holders)
 
     def _forget_peers(self) -> None:
         """Gateways in other processes do not come back. Clients may: what they send again is stored once."""
@@ -171,6 +170,10 @@ class Hub:
         self.tier.tick()
         self.readers.tell_losses()
         return more
+
+    def look_up(self, lookup: Lookup | None) -> None:
+        """Have gateways told of what `lookup` says that they watch; None: of what they follow."""
+        self.lookup = lookup
 
     # --- events
 
@@ -236,6 +239,9 @@ class Hub:
         for member in list(self._members):
             member.sessions.told(message)
 
+    def session_listeners(self) -> list[SessionListener]:
+        return [member.sessions for member in self._members]
+
     def count_logins(self, counts: LoginCounts) -> None:
         """This process has doors of its own: `counts` is told how logins end at gateways in other processes."""
         self._login_counts = counts
@@ -244,9 +250,9 @@ class Hub:
         """All other doors count them. `at`: the gateway whose door it was; None: a door of this process."""
         if at is not None and self._login_counts is not None:
             self._login_counts.take(ended.ends)
-        self._tell_gateways(ended, but=at)
+        self.tell_gateways(ended, but=at)
 
-    def _tell_gateways(self, message: Slow | LoginsEnded, but: Member | None = None) -> None:
+    def tell_gateways(self, message: Slow | LoginsEnded, but: Member | None = None) -> None:
         """All in other processes, `but` one."""
         for member in self.gateways.values():
             if member is not but:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from lightqueue.message_store import MessageStore
 from notify.limits import BadBan, MessageTaken, SubscriptionsTaken, info_of, normal
-from notify.local.members import Member
+from notify.local.members import Member, MemberOwner
 from notify.local.user_quotas import UserQuotas
 from store.audit import Audit, AuditEvent
 from store.errors import StoreError
@@ -25,11 +25,10 @@ MADE_PER_SECOND = 20
 class LocalBans:
     """Owner of how bans get into the log of a store in this process."""
 
-    def __init__(self, messages: MessageStore, tell: Callable[[BansTold], object], audit: Audit) -> None:
-        """`tell` all gateways something."""
+    def __init__(self, messages: MessageStore, owner: MemberOwner, audit: Audit) -> None:
         self.audit = audit
         self._messages = messages
-        self._tell = tell
+        self._owner = owner
         self._states = messages.bans
         self._changed: dict[BanKey, None] = {}
         self._watchers: list[Callable[[BansTold], object]] = []
@@ -85,7 +84,7 @@ class LocalBans:
         found = {key: self._states.get(key) for key in changed}
         came = [info_of(state) for state in found.values() if state is not None]
         told = BansTold(came, [key for key, state in found.items() if state is None], False)
-        self._tell(told)
+        self._owner.tell(told)
         for watcher in self._watchers:
             watcher(told)
 
@@ -123,9 +122,8 @@ class LocalQuotas:
 class GatewayPace:
     """Owner of who is behind, in a store."""
 
-    def __init__(self, tell: Callable[[Slow], None]) -> None:
-        """`tell` all gateways something."""
-        self._tell = tell
+    def __init__(self, owner: MemberOwner) -> None:
+        self._owner = owner
         self._behind: set[Member] = set()
 
     @property
@@ -141,4 +139,4 @@ class GatewayPace:
         else:
             self._behind.discard(member)
         if self.is_slow != was_slow:
-            self._tell(Slow(self.is_slow))
+            self._owner.tell_gateways(Slow(self.is_slow))

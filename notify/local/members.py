@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from lightqueue.queues._queues import LIVE, Queue
 from lightqueue.queues.table import QueueTable
 from notify.api import NO_LISTENER, SessionListener, StoreListener
+from store.wire.operator_messages import BansTold, LoginsEnded
+from store.wire.pace_messages import Slow
 
 MOST_NAMED = 4_096  # queues whose names wait for one member; beyond them only the queues that it follows are kept
 
@@ -72,6 +74,25 @@ class Member:
         """The member does not follow this queue any more."""
         self._news.pop(queue, None)
         self.floors.pop(queue, None)
+
+
+class MemberOwner(Protocol):
+    """The hub, as its parts call it."""
+
+    def join(self, name: str) -> Member:
+        """A new user of the store. Its listen() is to be called before anything else."""
+
+    def settle(self, acting: Member | None = None) -> None:
+        """Something was stored, or a session is free: tell whom it concerns. `acting` looks by itself."""
+
+    def tell(self, message: BansTold) -> None:
+        """Tell all members."""
+
+    def tell_gateways(self, message: Slow | LoginsEnded, but: Member | None = None) -> None:
+        """Tell all gateways in other processes, `but` one."""
+
+    def session_listeners(self) -> Iterable[SessionListener]:
+        """Those of all members."""
 
 
 class SessionHolder(NamedTuple):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from lightqueue.queues.left_messages import Allowed, LeftMessage
 from notify.api import SessionListener
+from notify.local.members import MemberOwner
 from notify.steps import Awaited
 from store.state.left_by import is_clients
 from store.wire import messages as wire
@@ -82,9 +83,8 @@ AskOne = Callable[[Sequence[LeftMessage], Callable[[Allowed], None]], object]
 class Judges:
     """Asks whether messages that are due may be sent: gateways in turn, or the judge of the store's clients."""
 
-    def __init__(self, listeners: Callable[[], Iterable[SessionListener]]) -> None:
-        """`listeners`: of all members of the store."""
-        self._listeners = listeners
+    def __init__(self, owner: MemberOwner) -> None:
+        self._owner = owner
         self._turn = 0
         self._of_clients: AskOne = self._ask_gateways_if_any
 
@@ -121,7 +121,7 @@ class Judges:
 
     def _ask_gateways(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> bool:
         """Ask one gateway, and the next one if it judges nothing. If none judges, all messages may be sent."""
-        gateways = deque(each for each in self._listeners() if each.can_judge)
+        gateways = deque(each for each in self._owner.session_listeners() if each.can_judge)
         self._turn += 1
         gateways.rotate(self._turn)
 

@@ -18,11 +18,11 @@ from store.state.changes import GroupAdvanced
 from store.state.group_settings import LATEST, GroupSettings
 from store.state.group_states import GroupKey
 from store.wire import group_messages as wire
-from store.wire.base import ITEMS_PER_FRAME, WireMessage
+from store.wire.base import ITEMS_PER_FRAME
 from store.wire.frames import Frame
 
 if TYPE_CHECKING:
-    from store.wire.client.requests import Answered, Outcome
+    from store.wire.client.requests import Outcome, PendingRequests
 
 WAIT_MS = 60_000
 OF_OLD_CONSUMERS = (wire.GroupOpen, wire.GroupClose, wire.Pop, wire.Ack, wire.ChangeInvisible, wire.Reject)
@@ -32,9 +32,8 @@ Then = Callable[[GroupConsumer | str], None]
 class RemoteGroups:
     """Owner of this gateway's consumers."""
 
-    def __init__(self, ask: Callable[[WireMessage, Answered], object], tell: Callable[[WireMessage], None]) -> None:
-        self.ask = ask
-        self.tell = tell
+    def __init__(self, requests: PendingRequests) -> None:
+        self.ask, self.tell = requests.ask, requests.tell
         self.consumers: dict[RemoteConsumer, None] = {}
 
     def join(

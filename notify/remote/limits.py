@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from notify.api import SessionListener
 from notify.limits import LoginCounts, MessageTaken, SubscriptionsTaken, state_of
@@ -10,7 +11,7 @@ from store.state.bans import BanKey, BanState
 from store.state.changes import BanKind
 from store.state.usage import NOTHING, Counted
 from store.wire.base import WireMessage
-from store.wire.client.requests import Answered, Outcome
+from store.wire.client.requests import Outcome, PendingRequests
 from store.wire.handshake import LOGINS_VERSION, OPERATORS_VERSION, PACING_VERSION
 from store.wire.messages import Welcome
 from store.wire.operator_messages import BanMade, BansTold, Disconnect, LoginsEnded
@@ -18,14 +19,21 @@ from store.wire.pace_messages import Behind, Slow
 from store.wire.quota_messages import LiveSubscriptions, TakeMessage, Taken, TakeSubscriptions
 
 
+class ConnectedStore(Protocol):
+    """The connection to a store, as the parts of a RemoteStore see it."""
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """What the store said when it was made; None: there is none."""
+
+
 class RemoteBans:
     """Owner of what a store in another process has told of bans."""
 
-    def __init__(self, tell: Callable[[WireMessage], object], welcome: Callable[[], Welcome | None]) -> None:
-        """`tell` the store something; `welcome`: of the connection to it, if there is one."""
+    def __init__(self, requests: PendingRequests, connection: ConnectedStore) -> None:
         self._states: dict[BanKey, BanState] = {}
-        self._tell = tell
-        self._welcome = welcome
+        self._tell = requests.tell
+        self._connection = connection
         self._login_counts: LoginCounts | None = None
 
     def count_logins(self, counts: LoginCounts) -> None:
@@ -46,7 +54,7 @@ class RemoteBans:
 
     def _knows(self, version: int) -> bool:
         """True if there is a connection to a store of this version or a later one."""
-        welcome = self._welcome()
+        welcome = self._connection.welcome
         return welcome is not None and welcome.version >= version
 
     def heard(self, message: WireMessage, listener: SessionListener) -> bool:
@@ -76,23 +84,16 @@ class RemoteBans:
 class RemoteQuotas:
     """A StoreQuotas (notify.limits) over the wire. A store of an older version has no quotas."""
 
-    def __init__(
-        self,
-        ask: Callable[[WireMessage, Answered], object],
-        tell: Callable[[WireMessage], None],
-        welcome: Callable[[], Welcome | None],
-    ) -> None:
-        """`welcome`: of the connection to the store, if there is one."""
-        self._ask = ask
-        self._tell = tell
-        self._welcome = welcome
+    def __init__(self, requests: PendingRequests, connection: ConnectedStore) -> None:
+        self._ask, self._tell = requests.ask, requests.tell
+        self._connection = connection
         self._counted = NOTHING
         self.told_to = ""
 
     @property
     def counted(self) -> Counted:
         """The counted things, as the store told them last."""
-        welcome = self._welcome()
+        welcome = self._connection.welcome
         if welcome is not None:
             self._counted = Counted(welcome.counted)
             self.told_to = welcome.store_name
@@ -126,9 +127,8 @@ class RemoteQuotas:
 class RemotePace:
     """Lag of this gateway, as it told its store, and of other gateways. Each connection begins anew."""
 
-    def __init__(self, tell: Callable[[WireMessage], object]) -> None:
-        """`tell` the store something."""
-        self._tell = tell
+    def __init__(self, requests: PendingRequests) -> None:
+        self._tell = requests.tell
         self._is_told = self._knows = False
         self.is_slow = False  # some gateway is behind, perhaps this one
 

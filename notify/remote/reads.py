@@ -14,7 +14,7 @@ from notify.remote.range_cache import RangeCache
 from notify.requests.reads import ANSWER_BYTES
 from store.records._records import Records, ranges_from, records_from, records_size
 from store.wire import messages as wire
-from store.wire.client.requests import Answered, Outcome
+from store.wire.client.requests import Answered, Outcome, PendingRequests
 from store.wire.frames import Frame
 from store.wire.messages import WireMessage
 
@@ -185,8 +185,8 @@ def records_there(log_offsets: list[int], found: list[bool], data: memoryview) -
 class RemoteHistory:
     """A History (notify.api) over the wire."""
 
-    def __init__(self, ask: Callable[[WireMessage, Answered], object]) -> None:
-        self._ask = ask
+    def __init__(self, requests: PendingRequests) -> None:
+        self._ask = requests.ask
 
     def seek(self, topic_filter: str, where: str, start: int, then: Callable[[SoughtPosition | None], None]) -> None:
         def answered(answer: Outcome, _: Frame) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -104,6 +105,16 @@ class RemoteSessions:
         self._tell(wire.Release(client_id))
 
 
+class StoreSender(Protocol):
+    """The link that carries what RemoteStore.outgoing() says."""
+
+    def flush(self) -> None:
+        """Send it now."""
+
+    def wake(self) -> None:
+        """Send it when the loop turns."""
+
+
 class RemoteStore:
     """A Store (notify.api). outgoing() returns the bytes to send; received() takes the frames that came."""
 
@@ -113,11 +124,10 @@ class RemoteStore:
         self,
         patience_s: float,
         cache_bytes: int,
-        send: Callable[[], None],
-        send_soon: Callable[[], None],
+        sender: StoreSender,
         clock: Callable[[], float],
     ) -> None:
-        """`send` what outgoing() says; `send_soon`: when the loop turns; `clock`: seconds, as in `heard_s`."""
+        """`clock`: seconds, as in `heard_s`."""
         self.listener: GatewayListener = NO_LISTENER
         self.status: StoreStatus | None = None
         self.answers_at_once = self.is_certain = False
@@ -127,20 +137,20 @@ class RemoteStore:
         self.welcome: Welcome | None = None  # of the connection there is, if there is one
         self.connects, self.why_away = 0, ""  # the latter: why there is none, or the last one ended
         self.reached_s = self.heard_s = 0.0  # when it was made; when the newest question was asked that was answered
-        self._send, self._send_soon = send, send_soon
+        self._sender = sender
         self._is_in_turn, self._clock = False, clock
         self._log, self._store_name = RateLimitedLog(log), ""
         self.store_clock = StoreClock(clock)
         self._requests = requests = PendingRequests(RequestRules(), clock, self._wake_sender)
-        self._pace = RemotePace(requests.tell)
+        self._pace = RemotePace(requests)
         self.lags = self._pace.tell
         self.appends = self._appends_of(requests)
         self.queues = self._queues_of(requests, cache_bytes, self._wake_sender, clock)
         self.sessions = RemoteSessions(requests, self._is_trusted, self.queues.knows_up_to)
-        self.groups = self._groups_of(requests.ask, requests.tell)
-        self.history: History = RemoteHistory(requests.ask)
-        self.bans = RemoteBans(requests.tell, lambda: self.welcome)
-        self.quotas = RemoteQuotas(requests.ask, requests.tell, lambda: self.welcome)
+        self.groups = self._groups_of(requests)
+        self.history: History = RemoteHistory(requests)
+        self.bans = RemoteBans(requests, self)
+        self.quotas = RemoteQuotas(requests, self)
 
     def listen(self, listener: GatewayListener) -> None:
         self.listener = self.appends.listener = self.queues.listener = listener
@@ -153,11 +163,11 @@ class RemoteStore:
     def turn_ends(self) -> None:
         self._is_in_turn = False
         if self._requests.to_send or self.queues.ranges.has_wanted:
-            self._send()
+            self._sender.flush()
 
     def _wake_sender(self) -> None:
         if not self._is_in_turn:
-            self._send_soon()
+            self._sender.wake()
 
     # --- several times a second
 
@@ -241,7 +251,7 @@ class RemoteStore:
     def ask_last(self, then: Callable[[], None]) -> None:
         """Call `then` once the store has handled everything that it was sent so far."""
         self._requests.ask(wire.Check([]), lambda answer, frame: then())
-        self._send()
+        self._sender.flush()
 
     def handed(self) -> HandedStore:
         """The state that another process needs to go on; nothing may be under way. Raises StoreAway."""

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from notify.local.hub import Hub
 from notify.steps import Steps
 from store.errors import StoreError
+
+
+class ApplyingOwner(Protocol):
+    """Whoever has the store that the steps are taken in."""
+
+    def do_upkeep(self) -> None:
+        """Do what stores something by the clock."""
+
+    def not_applied(self, error: StoreError) -> None:
+        """A step has to be tried again, for this reason."""
 
 
 class ApplyingSteps:
@@ -16,13 +27,10 @@ class ApplyingSteps:
         self,
         hub: Hub,
         call_soon: Callable[[Callable[[], None]], object],
-        upkeep: Callable[[], None],
-        failed: Callable[[StoreError], None],
+        owner: ApplyingOwner,
     ) -> None:
-        """`upkeep`: what stores something by the clock. `failed` is told why a step has to be tried again."""
         self._hub = hub
-        self._upkeep = upkeep
-        self._failed = failed
+        self._owner = owner
         self._steps = Steps(self._step, call_soon)
         self._was_under_way = self._is_overdue = False
 
@@ -31,7 +39,7 @@ class ApplyingSteps:
         applying = self._hub.messages.applying
         self._is_overdue = applying.left_bytes > 0
         if not self._is_overdue or applying.has_failed:
-            self._upkeep()
+            self._owner.do_upkeep()
         self.go_on()
 
     def go_on(self) -> None:
@@ -45,7 +53,7 @@ class ApplyingSteps:
             self._hub.settle()
             if self._is_overdue:
                 self._is_overdue = False
-                self._upkeep()
+                self._owner.do_upkeep()
 
     def stop(self) -> None:
         self._steps.stop()
@@ -54,7 +62,7 @@ class ApplyingSteps:
         try:
             has_more = self._hub.messages.applying.step()
         except StoreError as error:
-            self._failed(error)
+            self._owner.not_applied(error)
             return False
         if not has_more:
             self.go_on()

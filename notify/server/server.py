@@ -97,7 +97,7 @@ class StoreServer:
         self._upkeep = Steps(self.hub.tick, self._loop.call_soon)
         self._cleaning_up = Steps(self.peers.go_on, self._loop.call_soon)
         self.review = RightsReview(self._loop.call_soon)
-        self._applying = ApplyingSteps(self.hub, self._loop.call_soon, self._do_upkeep, self._not_applied)
+        self._applying = ApplyingSteps(self.hub, self._loop.call_soon, self)
         self.is_stopping = False
         self._lead: StoreLead | None = None  # None: nothing can take it from this store
 
@@ -111,11 +111,11 @@ class StoreServer:
                 return address.url
             if tls is not None:
                 self.roles = CertifiedRoles(self.settings.tls_roles)
-                self._server = TlsListener(tls, self.settings.handshake_timeout_s, self._arrives, self._not_secure)
+                self._server = TlsListener(tls, self.settings.handshake_timeout_s, self)
                 await self._server.listen(address.host, address.port, BACKLOG)
             else:
                 where = (address.host, address.port)
-                self._server = await self._loop.create_server(self._arrives, *where, backlog=BACKLOG)
+                self._server = await self._loop.create_server(self.arrives, *where, backlog=BACKLOG)
         except OSError as error:
             reason = error.strerror or str(error)
             raise WireListenError(
@@ -125,17 +125,17 @@ class StoreServer:
         shown = f"[{address.host}]" if ":" in address.host else address.host
         return f"{'tls' if address.is_tls else 'tcp'}://{shown}:{port}"
 
-    def _arrives(self) -> asyncio.Protocol:
+    def arrives(self) -> asyncio.Protocol:
         return WireConnection(self)
 
-    def _not_secure(self, address: object, why: str) -> None:
+    def not_secure(self, address: object, why: str) -> None:
         self.found_bad("tls", _shown(address), why)
 
     async def _listen_unix(self, path: Path) -> None:
         remove_leftover(path)
         mask = os.umask(0o777 & ~int(self.settings.unix_socket_mode, 8))
         try:
-            self._server = await self._loop.create_unix_server(self._arrives, str(path), backlog=BACKLOG)
+            self._server = await self._loop.create_unix_server(self.arrives, str(path), backlog=BACKLOG)
         finally:
             os.umask(mask)
         self._socket_paths.append(path)
@@ -187,7 +187,7 @@ class StoreServer:
         self.events.settle()
         self.audit.settle()
 
-    def _do_upkeep(self) -> None:
+    def do_upkeep(self) -> None:
         """The work that may store something. Peers that cannot be heard meanwhile keep their leases."""
         if self.is_let_go():
             return
@@ -196,7 +196,7 @@ class StoreServer:
         self.peers.tick()
         self._cleaning_up.start()
 
-    def _not_applied(self, error: StoreError) -> None:
+    def not_applied(self, error: StoreError) -> None:
         self.events.warning("applying", "%s; messages are given to their queues once that succeeds", error)
 
     def wake(self, connection: WireConnection) -> None:

@@ -43,10 +43,10 @@ class StandbyPort:
         if tls is None:
             loop = asyncio.get_running_loop()
             self._listening = await loop.create_server(
-                self._arrives, address.host, address.port, backlog=BACKLOG, reuse_address=True
+                self.arrives, address.host, address.port, backlog=BACKLOG, reuse_address=True
             )
             return
-        listener = TlsListener(tls, self.settings.handshake_timeout_s, self._arrives, lambda _, __: None)
+        listener = TlsListener(tls, self.settings.handshake_timeout_s, self)
         await listener.listen(address.host, address.port, BACKLOG)
         self._listening = listener
 
@@ -57,8 +57,11 @@ class StandbyPort:
         for transport in list(self.open):
             transport.abort()
 
-    def _arrives(self) -> asyncio.Protocol:
+    def arrives(self) -> asyncio.Protocol:
         return _RefusedPeer(self)
+
+    def not_secure(self, address: object, why: str) -> None:
+        """Nobody is told who leads."""
 
     def handshake(self) -> ServerHandshake:
         return ServerHandshake(self._refuse, self._tokens, self._of_namespaces)

@@ -144,7 +144,7 @@ def _link(gateway: GatewayParts, name: str, closing: AsyncExitStack) -> StoreLin
     clock = asyncio.get_running_loop().time
 
     def store_of(link: StoreLink) -> RemoteStore:
-        return parts.remote_store(patience_s, cache_bytes, link.flush, link.wake, clock)
+        return parts.remote_store(patience_s, cache_bytes, link, clock)
 
     return StoreLink(
         gateway.address, name, gateway.token, gateway.tls.context if gateway.tls.is_set else None, store_of
@@ -181,7 +181,7 @@ def _broker(gateway: GatewayParts, store: RemoteStore, closing: AsyncExitStack) 
     heed_hangup(judging.reload, client_tls.reload, tls.reload, reopen_audit)
     access = judging.start(closing, audit)
     if access is not None:
-        shared = SharedAttempts(access.attempts, store.bans.logins_ended, loop.time, loop.call_soon)
+        shared = SharedAttempts(access.attempts, store.bans, loop.time, loop.call_soon)
         store.bans.count_logins(shared)
     broker = Broker(store, settings.gateway, loop, access, settings.quota, audit)
     closing.callback(broker.close)

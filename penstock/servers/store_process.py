@@ -128,8 +128,8 @@ async def _serve(
             tls.start(audit)
             reloads.append(tls.reload)
         heed_hangup(*reloads)
-        lookup = _lookup(settings, lambda name: name in hub.gateways, closing)
-        hub = Hub(messages, True, quotas_of(settings.quota), audit, lookup, settings.tier.reads)
+        hub = Hub(messages, True, quotas_of(settings.quota), audit, settings.tier.reads)
+        hub.look_up(_lookup(settings, hub.gateways.__contains__, closing))
         hold_for_tier(hub, settings.tier)
         of_namespaces = tokens_of_namespaces(settings.wire)
         server = serving = StoreServer(hub, settings.wire, tokens, audit, of_namespaces=of_namespaces)
@@ -177,7 +177,7 @@ async def _lead(
         port.close()
 
 
-def _lookup(settings: Settings, has_gateway: Callable[[str], bool], closing: AsyncExitStack) -> Lookup | None:
+def _lookup(settings: Settings, has_gateway: Callable[[object], bool], closing: AsyncExitStack) -> Lookup | None:
     """Which gateways are told of what grew; None: those that follow it."""
     if settings.notify.events == "broadcast":
         return Broadcast()
@@ -203,7 +203,7 @@ def _judge_clients(
     if access is None:
         return
     loop = asyncio.get_running_loop()
-    shared = SharedAttempts(access.attempts, server.hub.logins_ended, loop.time, loop.call_soon)
+    shared = SharedAttempts(access.attempts, server.hub, loop.time, loop.call_soon)
     server.hub.count_logins(shared)
     server.hub.judges.judge_clients_by(LeftJudge(access, server.events, server.audit, Counter()).judge)
 

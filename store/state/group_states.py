@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from store.log.index import Index
 from store.state.changes import Change, GroupAdvanced, GroupDropped, GroupMade, GroupOffsetReset
+from store.state.filter_holds import FilterHolds
 from store.state.group_numbers import Numbers
 from store.state.group_settings import GroupSettings
 from store.state.groups import Entry
@@ -54,22 +55,11 @@ class GroupState(msgspec.Struct):
 
 
 class GroupStates:
-    """Owner of all GroupState. `hold` and `release` are told which filters are held, as by Sessions.
+    """Owner of all GroupState."""
 
-    `end_of` says where the queue of a filter ends.
-    """
-
-    def __init__(
-        self,
-        index: Index,
-        hold: Callable[[str, int], None],
-        release: Callable[[str], None],
-        end_of: Callable[[str], int],
-    ) -> None:
+    def __init__(self, index: Index, holds: FilterHolds) -> None:
         self._index = index
-        self._hold = hold
-        self._release = release
-        self._end_of = end_of
+        self._hold, self._release, self._end_of = holds.hold, holds.release, holds.end_of
         self.has_gaps = False
         """Whether records may be lost, so that a group may be there that was never made."""
         self._dirty: set[GroupKey] = set()
@@ -79,7 +69,7 @@ class GroupStates:
         for _, value in index.scan(KEY_PREFIX, KEY_END):
             state = decode(value)
             self._states[state.key] = state
-            hold(state.topic_filter, 0)  # its queue is there and knows where it began
+            holds.hold(state.topic_filter, 0)  # its queue is there and knows where it began
 
     def __len__(self) -> int:
         return len(self._states)

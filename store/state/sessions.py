@@ -5,7 +5,7 @@ known beyond it (QoS 2 packet identifiers, messages outside any queue) is in `se
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from store.log.index import Index
 from store.namespaces import MARK, namespace_of
 from store.state import changes
 from store.state.changes import Change, Sent, SubscriptionState, WillState
+from store.state.filter_holds import FilterHolds
 from store.topics import SHARE_PREFIX
 
 PRESENCE = (changes.SessionOpened, changes.SessionClosed, changes.SessionEnded, changes.WillFired)
@@ -113,14 +114,11 @@ class SubscriptionListener(Protocol):
 
 
 class Sessions:
-    """Owner of all SessionState. `hold` and `release` are told which filters' messages have to be kept; from which
-    log_offset on, if no session held them so far.
-    """
+    """Owner of all SessionState."""
 
-    def __init__(self, index: Index, hold: Callable[[str, int], None], release: Callable[[str], None]) -> None:
+    def __init__(self, index: Index, holds: FilterHolds) -> None:
         self._index = index
-        self._hold = hold
-        self._release = release
+        self._hold, self._release = holds.hold, holds.release
         self._dirty: set[str] = set()
         self._releasing: deque[Iterator[str]] = deque()  # filters that ended sessions had held
         self._sessions: dict[str, SessionState] = {}

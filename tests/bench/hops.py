@@ -94,7 +94,7 @@ class Gateway:
         self._loop = loop
 
         def store_of(link: StoreLink) -> RemoteStore:
-            return RemoteStore(5, 64 << 20, link.flush, link.wake, loop.time)
+            return RemoteStore(5, 64 << 20, link, loop.time)
 
         self._link = link = StoreLink(StoreAddress.parse("unix:///x"), name, "", None, store_of)
         self._up, self._down = Pipe(), Pipe()

@@ -22,7 +22,7 @@ from notify.server.conversation import Conversation
 from notify.server.line import WireCounters
 from notify.server.peers import Peers
 from notify.settings import WireSettings
-from store.errors import WireError
+from store.errors import StoreError, WireError
 from store.records._records import RecordBatch
 from store.state.changes import Change, encode_change
 from store.wire.frames import Frame, FrameReader, Readable, encode
@@ -31,6 +31,21 @@ from store.wire.messages import Append, Failed, Hello, Ping, Role, Welcome, Wire
 from tests.support.stores import batch_of, small
 
 M = TypeVar("M", bound=WireMessage)
+
+
+class NotedUpkeep:
+    """An ApplyingOwner that notes how much was left to apply when there was upkeep to do, and what failed."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self.left_bytes: list[int] = []
+        self.errors: list[StoreError] = []
+
+    def do_upkeep(self) -> None:
+        self.left_bytes.append(self._store.applying.left_bytes)
+
+    def not_applied(self, error: StoreError) -> None:
+        self.errors.append(error)
 
 
 class WireBench:

@@ -14,6 +14,7 @@ from notify.server.conversation import Conversation
 from notify.server.line import WireCounters
 from notify.server.peers import Peers
 from notify.settings import WireSettings
+from store.errors import StoreError
 from store.wire.frames import Frame, FrameReader, encode
 from store.wire.handshake import VERSIONS, ClientHandshake
 from store.wire.messages import Hello, Ping, Pong, Role, WireMessage
@@ -44,7 +45,7 @@ class WireBetween:
         self.connect()
 
     def _gateway(self) -> RemoteStore:
-        return RemoteStore(self._patience_s, CACHE_BYTES, self._wake, self._wake, self._loop.time)
+        return RemoteStore(self._patience_s, CACHE_BYTES, self, self._loop.time)
 
     def replace_gateway(self) -> RemoteStore:
         """Another process is to have the gateway's name, once connect() is called."""
@@ -55,7 +56,7 @@ class WireBetween:
     def begin(self, hub: Hub) -> None:
         """Another process has the store from now on."""
         self._starts += 1
-        self._applying = ApplyingSteps(hub, self._loop.call_soon, lambda: None, _fail)
+        self._applying = ApplyingSteps(hub, self._loop.call_soon, self)
         self._peers = Peers(hub, WireSettings(), f"store-{self._starts}", self._loop.time)
 
     def cut(self) -> None:
@@ -65,7 +66,7 @@ class WireBetween:
         self.gateway.lost()
 
     def connect(self) -> None:
-        self._conversation = Conversation(self._peers, {Role.GATEWAY: None}, self.figures, self._wake)
+        self._conversation = Conversation(self._peers, {Role.GATEWAY: None}, self.figures, self.wake)
         handshake = ClientHandshake(Hello(list(VERSIONS), Role.GATEWAY, "gateway"))
         self._conversation.received(handshake.greeting)
         welcome = handshake.feed(b"".join(self._conversation.outgoing()))
@@ -80,7 +81,11 @@ class WireBetween:
         self.gateway.heard_s = self._loop.time()
         self.gateway.store_clock.set(MessageStore.now_ms(), self.gateway.heard_s)
 
-    def _wake(self) -> None:
+    def flush(self) -> None:
+        """As a StoreSender: it is carried in the loop's next turn, as all is."""
+        self.wake()
+
+    def wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._carry)
@@ -99,7 +104,7 @@ class WireBetween:
         if asked:
             self._conversation.received(asked)
         if asked or said or self._under_way:
-            self._wake()
+            self.wake()
 
     def _arrive(self, frame: Frame) -> None:
         if isinstance(frame.message, Ping):
@@ -107,6 +112,8 @@ class WireBetween:
         elif not isinstance(frame.message, self.loses):
             self.gateway.received(frame)
 
+    def do_upkeep(self) -> None:
+        """As an ApplyingOwner: the bench does that."""
 
-def _fail(error: Exception) -> None:
-    raise error
+    def not_applied(self, error: StoreError) -> None:
+        raise error

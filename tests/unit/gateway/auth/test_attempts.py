@@ -44,11 +44,25 @@ def fail(counted: Attempts, times: int, source: str = HERE, user: str = "alice")
     return sum(counted.failed(source, user, WRONG) for _ in range(times))
 
 
+class Doors:
+    """The store between two processes: it notes what one says, and tells the others at once."""
+
+    def __init__(self) -> None:
+        self.told: list[LoginsEnded] = []
+        self.others: list[SharedAttempts] = []
+
+    def logins_ended(self, ended: LoginsEnded) -> None:
+        self.told.append(ended)
+        for other in self.others:
+            other.take(ended.ends)
+
+
 def shared(clock: Clock, **settings: int | bool) -> list[Attempts]:
     """Those of two processes, which hear of each other at once."""
     both = [attempts(clock, **settings) for _ in range(2)]
-    each = [SharedAttempts(one, lambda ended: None, clock, lambda then: then()) for one in both]
-    each[0]._tell, each[1]._tell = (lambda ended: each[1].take(ended.ends)), (lambda ended: each[0].take(ended.ends))
+    doors = Doors(), Doors()
+    each = [SharedAttempts(one, door, clock, lambda then: then()) for one, door in zip(both, doors, strict=True)]
+    doors[0].others, doors[1].others = each[1:], each[:1]
     return both
 
 
@@ -79,9 +93,10 @@ def test_a_ban_is_made_by_a_process_that_counts_the_last_failure_itself(clock: C
 
 def test_a_flood_is_not_told_as_a_whole(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_module, "TOLD_PER_SECOND", 3)
-    counted, told = attempts(clock), list[LoginsEnded]()
+    counted, doors = attempts(clock), Doors()
+    told = doors.told
     later: list[Callable[[], None]] = []
-    SharedAttempts(counted, told.append, clock, later.append)
+    SharedAttempts(counted, doors, clock, later.append)
     fail(counted, 5)
     counted.succeeded(HERE, "alice")
     later.pop()()

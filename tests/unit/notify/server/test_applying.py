@@ -11,12 +11,12 @@ from lightqueue.message_store import MessageStore
 from lightqueue.upkeep import applying
 from notify.local.hub import Hub
 from notify.server.applying import ApplyingSteps
-from store.errors import IndexFailed, StoreError
+from store.errors import IndexFailed
 from store.records._records import RecordBatch
 from store.records.records import Record, RecordType
 from store.wire.client_messages import Publish, Published, Scan, Scanned, Wait
 from store.wire.messages import Append, Appended, Follow, Following, Grew, Ping, Pong, Pushed, Read, Role
-from tests.support.store_protocol_bench import Talk, WireBench, message
+from tests.support.store_protocol_bench import NotedUpkeep, Talk, WireBench, message
 from tests.support.stores import crash_copy, small
 
 COUNT = 20
@@ -194,8 +194,9 @@ def test_upkeep_comes_between_two_publishes_in_steps(tmp_path: Path) -> None:
     store = MessageStore(small(tmp_path / "data"))
     hub = Hub(store)
     turns: list[object] = []
-    done: list[int] = []
-    steps = ApplyingSteps(hub, turns.append, lambda: done.append(store.applying.left_bytes), lambda _: None)
+    upkeep = NotedUpkeep(store)
+    done = upkeep.left_bytes
+    steps = ApplyingSteps(hub, turns.append, upkeep)
     batch = RecordBatch()
     for _ in range(3):
         batch.append(RecordType.MESSAGE, b"", topic=b"load/b")
@@ -215,9 +216,9 @@ def test_a_step_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
     """By the clock, with upkeep in front of it: that is what begins the process anew if its index is lost."""
     store = MessageStore(small(tmp_path / "data"))
     turns: list[object] = []
-    upkeep: list[int] = []
-    errors: list[StoreError] = []
-    steps = ApplyingSteps(Hub(store), turns.append, lambda: upkeep.append(1), errors.append)
+    owner = NotedUpkeep(store)
+    upkeep, errors = owner.left_bytes, owner.errors
+    steps = ApplyingSteps(Hub(store), turns.append, owner)
 
     def run() -> None:
         while turns:

@@ -27,7 +27,7 @@ from store.state.changes import (
 )
 from store.wire.group_messages import GroupOpen, GroupOpened, Pop, Popped
 from store.wire.messages import Append, Appended, Claim, Claimed, Grew, Holds, Ping, Pong, Pushed, Read, Role, TakenOver
-from tests.support.store_protocol_bench import Talk, WireBench, message
+from tests.support.store_protocol_bench import NotedUpkeep, Talk, WireBench, message
 from tests.support.stores import payloads, publish, small
 from tests.unit.notify.server.test_applying import COUNT, apply_all, follow, records, topic_end
 
@@ -62,7 +62,7 @@ def with_changes(*items: Change | bytes) -> bytes:
 def finish(bench: WireBench) -> None:
     """As the loop does, with what follows from the last step."""
     turns: list[object] = []
-    steps = ApplyingSteps(bench.hub, turns.append, lambda: None, lambda _: None)
+    steps = ApplyingSteps(bench.hub, turns.append, NotedUpkeep(bench.store))
     steps.go_on()
     while turns:
         turns.pop()()  # type: ignore[operator]
