@@ -1,4 +1,4 @@
-"""What docstrings and comments name is there: modules, what stands in modules, files."""
+"""What docstrings, comments and recipes name is there: modules, what stands in modules, files."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ PACKAGES = ("gateway", "lightqueue", "loadtest", "notify", "penstock", "store")
 SOURCES = (".py", ".pyi", ".pyx", ".pxi", ".pxd")
 DOTTED = re.compile(rf"(?<![\w./\"'@-])(?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+")
 FILE = re.compile(r"(?<![\w./*])[\w/]*\w\.(?:pyx|pxi|pxd|py)\b")
+PLACE = re.compile(r"[\w.*-]+(?:/[\w.*-]*)+|\w+\.(?:py|pyx|pxi|pxd)")
+FUNCTION_OR_CLASS = re.compile(r"_?[a-z]\w*\(\)|[A-Z]\w*")
+DEFINED = re.compile(r"^\s*(?:c?def|class) [^(:\n]*?\b(\w+)[(:]|^(\w+)(?:: .*)? = ", re.MULTILINE)
 PROSE = re.compile(r'"""(.*?)"""|^\s*#\s([^\n]*)|\s\s#\s([^\n]*)', re.DOTALL | re.MULTILINE)
 
 
@@ -60,3 +63,25 @@ def test_a_file_that_is_named_is_there() -> None:
         if name.rpartition("/")[2] not in there
     ]
     assert not dead
+
+
+def recipes() -> list[str]:
+    """What CONTRIBUTING.md has in backticks where it says where a change goes."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    return re.findall(r"`([^`\n]+)`", page.split("## Where does a change go?")[1].split("\n## ")[0])
+
+
+def test_a_place_that_a_recipe_names_is_there() -> None:
+    there = {path.name for path in sources()}
+    named = [name for name in recipes() if PLACE.fullmatch(name) and not name.startswith("NAME")]
+    dead = [name for name in named if name not in there and not list(ROOT.glob(name))]
+    assert len(named) > 50
+    assert not dead
+
+
+def test_a_name_in_a_recipe_is_defined() -> None:
+    code = "\n".join(path.read_text() for path in sources())
+    named = [name.removesuffix("()") for name in recipes() if FUNCTION_OR_CLASS.fullmatch(name)]
+    defined = {"".join(found) for found in DEFINED.findall(code)}
+    assert len(named) > 15
+    assert not [name for name in named if name not in defined]
