@@ -93,7 +93,7 @@ class OpenStore:
         self.log.forget_pages()
         state.position = self.log.end
         if not self._follows:
-            state.settle()
+            state.all_applied()
 
     def _has_much(self, state: Projection) -> bool:
         return state.applied >= self._durable_to + self._settings.index_flush_log_bytes

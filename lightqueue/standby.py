@@ -77,13 +77,13 @@ class Standby:
         """All is applied, and this store appends from now on."""
         self._stop_dropping()
         self.opened.epoch = epoch
-        self.opened.state.settle()
+        self.opened.state.all_applied()
         return self.opened
 
     def close(self) -> None:
         """Bring the index up to what a start finds, and give the folder back."""
         self._stop_dropping()
-        self.log.keeper.settle(5.0)
+        self.log.keeper.wait_kept(5.0)
         if self.log.kept >= self.opened.state.position:
             self.opened.state.write()
             self.opened.index.flush()

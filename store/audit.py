@@ -128,7 +128,7 @@ class Audit:
         tally.peer = address
         self.noted[event.value] += 1
 
-    def settle(self) -> None:
+    def close_window(self) -> None:
         """Hand a window that is over to the sink. Call this several times a second."""
         if self._open and self._clock() * 1000 >= self._closes_ms:
             self.close()

@@ -40,7 +40,7 @@ class RateLimitedLog:
     def error(self, kind: str, message: str, *values: object) -> None:
         self._emit(logging.ERROR, kind, message, *values)
 
-    def settle(self) -> None:
+    def tell_left_out(self) -> None:
         """Say of each kind whose second is over how many lines were left out. Call this once a second."""
         now_s = self._clock()
         for kind in [kind for kind, second in self._seconds.items() if now_s - second.since_s >= 1]:

@@ -65,7 +65,7 @@ class ConnectionBuckets:
     messages: list[Bucket]
     bytes_: list[Bucket]
 
-    def settle(self, connection: Connection, now_s: float) -> float:
+    def renew(self, connection: Connection, now_s: float) -> float:
         """Grant the connection its next allowance. Returns the seconds to stop reading from it; 0: it has tokens."""
         unused_messages = connection.allowed_messages if self.messages else 0
         unused_bytes = connection.allowed_bytes if self.bytes_ else 0

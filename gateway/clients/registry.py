@@ -97,7 +97,7 @@ class SessionRegistry:
     def _claim(self, opening: _Opening, reads: Sequence[str] = ()) -> None:
         """Ask the store for a session. `reads`: filters that the client may read, for a session without an owner."""
         connect = opening.connect
-        self._journal.settle(connect.client_id)  # what is left of it must be known before it is claimed
+        self._journal.store_end_of(connect.client_id)  # what is left of it must be known before it is claimed
         claimant = self._owners.claimant(opening.connection, reads)
         answered = partial(self._answered, opening, reads)
         self._store.sessions.claim(connect.client_id, connect.clean_start, answered, claimant)

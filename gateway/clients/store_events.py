@@ -69,7 +69,7 @@ class StoreEvents:
     def taken_over(self, client_id: str) -> None:
         """The client connected to another gateway."""
         self._registry.let_go(client_id)
-        self._journal.settle(client_id)  # the other gateway need not wait for the turn's end
+        self._journal.store_end_of(client_id)  # the other gateway need not wait for the turn's end
 
     def told(self, message: Told) -> None:
         """A message of an operator."""

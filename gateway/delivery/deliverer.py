@@ -47,10 +47,10 @@ QUEUES_BY_CLOCK = 16  # queues between two looks at the clock
 CATCH_UP_S = 0.002  # time in a turn for all lagging sessions together, however often they pull in it
 HISTORY_S = 0.0002  # part of it for sessions that are sent history by pages; one of them gets a page in any case
 EXPANDED_RANGES = 4  # decompressed ranges that are kept for other readers, of 1 MiB or one message each
-SETTLED_AT_ONCE = 256  # queues that one settle() reports to the store,
-SETTLED_SHARE = 16  # and 1/16 of all others that wait for it
-SETTLED_PER_STEP = 64  # queues in one step of it,
-SETTLED_READERS = 1_000  # or fewer, if they have so many readers together: some 0.2 ms
+REPORTED_AT_ONCE = 256  # queues that one report_positions() reports to the store,
+REPORTED_SHARE = 16  # and 1/16 of all others that wait for it
+REPORTED_PER_STEP = 64  # queues in one step of it,
+REPORTED_READERS = 1_000  # or fewer, if they have so many readers together: some 0.2 ms
 NOBODY: frozenset[Session] = frozenset()
 
 
@@ -74,9 +74,9 @@ class Deliverer:
         self.replays = Replays(core, exchange, expander, self.room)
         self._exchange = exchange
         self._expander = expander
-        self._moved: set[Queue] = set()  # LIVE queues whose readers may have come further since settle()
-        self._to_settle = 0  # number of these queues that are left for this settle()
-        self._settling = Steps(self._settle_some, soon)
+        self._moved: set[Queue] = set()  # LIVE queues whose readers may have come further since report_positions()
+        self._to_report = 0  # number of these queues that are left for this report_positions()
+        self._reporting = Steps(self._report_some, soon)
         self.of_server: dict[Reader, None] = {}  # readers of topics that servers write, which come from no queue
         self._ranges: dict[tuple[Queue, int], Records] = {}
         self._later: list[Queue] = []  # queues that grew and found no time in their turn; the oldest first
@@ -470,23 +470,23 @@ class Deliverer:
             if self._expanded % EXPANDED_RANGES == 0:
                 self._ranges.clear()
 
-    def settle(self) -> None:
+    def report_positions(self) -> None:
         """Tell the store which entries readers still need of queues that live only in memory. Call now and then."""
-        self._to_settle = SETTLED_AT_ONCE + len(self._moved) // SETTLED_SHARE
-        self._settling.start()
+        self._to_report = REPORTED_AT_ONCE + len(self._moved) // REPORTED_SHARE
+        self._reporting.start()
 
-    def _settle_some(self) -> bool:
+    def _report_some(self) -> bool:
         """Report some of the moved queues. True if there are more to report."""
         floors: list[tuple[Queue, int]] = []
         looked_at = 0
-        while self._moved and len(floors) < SETTLED_PER_STEP and looked_at < SETTLED_READERS:
+        while self._moved and len(floors) < REPORTED_PER_STEP and looked_at < REPORTED_READERS:
             queue = self._moved.pop()
             if queue.readers:
                 looked_at += len(queue.readers)
                 floors.append((queue, min([reader.position for reader in queue.readers])))
         self._queues.needed_from(floors)
-        self._to_settle -= len(floors)
-        return bool(self._moved) and self._to_settle > 0
+        self._to_report -= len(floors)
+        return bool(self._moved) and self._to_report > 0
 
 
 def _is_transient(reader: Reader) -> bool:

@@ -34,7 +34,7 @@ LINGER_S = 5
 class Allowance(Protocol):
     """The remaining allowance of a connection to publish."""
 
-    def settle(self, connection: Connection, now_s: float) -> float:
+    def renew(self, connection: Connection, now_s: float) -> float:
         """Give the connection an allowance; or say for how long it is not to be listened to (s)."""
 
 
@@ -319,7 +319,7 @@ class Connection(Link):
         """Its allowance is used up: take a new one, or wait until there is one. Silence is then not its fault."""
         assert self.meter is not None
         now_s = self.turn.now_s
-        pause_s = self.meter.settle(self, now_s)
+        pause_s = self.meter.renew(self, now_s)
         if pause_s and not self.closing:
             self.throttled = True
             self.last_seen_s = now_s + pause_s

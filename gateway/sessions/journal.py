@@ -193,7 +193,7 @@ class Journal:
         """True if the batch has messages, besides changes."""
         return bool(self._turn.batch.size > self._changes_bytes)
 
-    def settle(self, client_id: str) -> None:
+    def store_end_of(self, client_id: str) -> None:
         """Write the end of a session to the log if it ended in this turn.
 
         Call this before the session is claimed again.

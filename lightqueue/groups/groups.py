@@ -458,9 +458,9 @@ class Groups:
         """Call this several times a second: leases that are over end, and changes that are due are written."""
         for each in self:
             each.group.run(now_ms)
-            each.reads.settle(each.group)
+            each.reads.close_if_done(each.group)
         self.write_due(now_ms)
-        self._events.settle()
+        self._events.tell_left_out()
 
     def skipped(self, found: GroupQueue, number: int) -> None:
         """Say that a group never gets some messages."""

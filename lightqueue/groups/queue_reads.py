@@ -106,7 +106,7 @@ class QueueReads:
         """Whether messages from there on are asked for in the tier, so that there is nothing to read now."""
         return self._tier is not None and queue_offset < self._kept_from() and self._tier.waits_for(queue_offset)
 
-    def settle(self, group: Group) -> None:
+    def close_if_done(self, group: Group) -> None:
         """Stop reading the tier once the group needs no more of it. Call this now and then."""
         if self._tier is not None and group.acked_offset >= self._kept_from():
             self.close()

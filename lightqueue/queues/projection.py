@@ -195,11 +195,11 @@ class Projection:
             self.crossed.client_ids.update(self.sessions.cross_gap(log_offset))
             self.peers.cross_gap()
 
-    def settle(self) -> None:
+    def all_applied(self) -> None:
         """Note that all of the log is applied: each later record follows all records before it."""
-        self.sessions.settle()
-        self.peers.settle()
-        self.groups.settle(self.position)
+        self.sessions.all_applied()
+        self.peers.all_applied()
+        self.groups.all_applied(self.position)
         self.crossed.tell()
 
     def _apply_message(self, record: Record) -> None:

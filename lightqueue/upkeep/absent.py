@@ -123,7 +123,7 @@ class AbsentSessions:
 
     def tick(self) -> None:
         """Handle what is due, at most PER_TICK deadlines, so that the loop goes on. Raises a StoreError."""
-        self._events.settle()
+        self._events.tell_left_out()
         self._deadlines.run(self._clock.now_s(), PER_TICK)
         self.do_due()
 

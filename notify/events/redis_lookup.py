@@ -249,7 +249,7 @@ class RedisTable(_Link):
                     pinged_s = self._loop.time()
                     await redis.ping()
                     self.table.expire()
-                    self._events.settle()
+                    self._events.tell_left_out()
 
     def _lost(self) -> None:
         self.table.clear()

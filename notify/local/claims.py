@@ -138,14 +138,14 @@ class Claims:
         if holder is not None and holder.user != user:
             self._holders[client_id] = holder_of(holder.member, user)
             holder.member.sessions.taken_over(client_id)
-        self._owner.settle(None)
+        self._owner.tell_changes(None)
         return True
 
     def release(self, member: Member, client_id: str) -> None:
         if self.holder(client_id) is member:
             self._free(client_id)
             self._messages.absent.look_at(client_id)
-            self._owner.settle(member)
+            self._owner.tell_changes(member)
 
     def withdraw(self, member: Member) -> None:
         """Forget the claims of a member that wait. The sessions that it has stay its own."""
@@ -201,7 +201,7 @@ class Claims:
             for client_id in left:
                 if client_id in holders:
                     self._free(client_id)
-            self._owner.settle(None)
+            self._owner.tell_changes(None)
 
     def held_by(self, member: Member) -> list[str]:
         """Sessions of a member; those that other members wait for come last."""

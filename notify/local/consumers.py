@@ -271,7 +271,7 @@ class Consumers:
         for queue in due:
             self._groups.write(queue, now_ms)
         if due:
-            self._owner.settle()  # others may follow the queue of dead letters
+            self._owner.tell_changes()  # others may follow the queue of dead letters
         for queue, each in waiting:
             until = queue.tried_version if queue.failure else queue.safe_version()
             while each.said and each.said[0][0] <= until:
@@ -283,7 +283,7 @@ class Consumers:
         if not len(self._groups):
             return
         self._groups.tick(self.now_ms())
-        self._owner.settle()
+        self._owner.tell_changes()
         now_s = self.clock()
         for key in self._unused.take(now_s):
             with suppress(StoreError):  # it is tried again

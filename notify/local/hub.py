@@ -165,7 +165,7 @@ class Hub:
     def tick(self) -> bool:
         """Call this several times a second where no member does it. True if there is more to do at once."""
         more = self.messages.tick()
-        self.settle()
+        self.tell_changes()
         self.consumers.tick()
         self.tier.tick()
         self.readers.tell_losses()
@@ -177,7 +177,7 @@ class Hub:
 
     # --- events
 
-    def settle(self, acting: Member | None = None) -> None:
+    def tell_changes(self, acting: Member | None = None) -> None:
         """Call this after an append: tell the followers of queues that grew, and members that wait for a session.
 
         `acting` looks by itself.
@@ -226,7 +226,7 @@ class Hub:
         if len(self._members) == 1:
             grown = self.messages.take_grown()
             return list(dict.fromkeys(member.take_news() + grown)) if member.has_news else grown
-        self.settle(member)
+        self.tell_changes(member)
         return member.take_news()
 
     def safe_advanced(self) -> None:

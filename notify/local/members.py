@@ -82,7 +82,7 @@ class MemberOwner(Protocol):
     def join(self, name: str) -> Member:
         """A new user of the store. Its listen() is to be called before anything else."""
 
-    def settle(self, acting: Member | None = None) -> None:
+    def tell_changes(self, acting: Member | None = None) -> None:
         """Something was stored, or a session is free: tell whom it concerns. `acting` looks by itself."""
 
     def tell(self, message: BansTold) -> None:

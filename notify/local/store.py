@@ -63,7 +63,7 @@ class LocalAppends:
         start = self._messages.append(batch, is_awaited)
         if taken:
             self._hub.consumers.took(taken)
-        self._hub.settle(self._member)
+        self._hub.tell_changes(self._member)
         return start
 
     def append_in_steps(self, batch: RecordBatch, applied: Callable[[], None] | None = None) -> int:
@@ -76,7 +76,7 @@ class LocalAppends:
         if not applying.left_bytes:
             if applied is not None:
                 applied()
-            self._hub.settle(self._member)
+            self._hub.tell_changes(self._member)
         elif applied is not None:
             applying.then(applied)
         return start
@@ -333,7 +333,7 @@ class LocalStore:
 
     def tick(self) -> bool:
         more = self.messages.tick()
-        self._hub.settle(self.member)
+        self._hub.tell_changes(self.member)
         self._hub.consumers.tick()
         self._hub.tier.tick()
         self._hub.readers.tell_losses()

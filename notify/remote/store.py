@@ -172,7 +172,7 @@ class RemoteStore:
     # --- several times a second
 
     def tick(self) -> bool:
-        self._log.settle()
+        self._log.tell_left_out()
         if self.welcome is not None:
             self.queues.tick()
         return False

@@ -94,7 +94,7 @@ def settle_dead_letter(hub: Hub, request: SettleDeadLetter, done: Done) -> None:
     letter = request.queue_offset, request.log_offset
     found = DeadLetterDesk(hub.messages).settle(request.group, letter, request.again, hub.messages.now_ms())
     if found:
-        hub.settle()
+        hub.tell_changes()
         what = "published again" if request.again else "dropped"
         reason = f"{request.by} {what} dead letter {request.queue_offset} of group {request.group}"
         hub.bans.audit.note(AuditEvent.OPERATOR, reason=reason)

@@ -50,7 +50,7 @@ class ApplyingSteps:
         elif self._was_under_way:
             self._was_under_way = False
             self._hub.messages.do_due()
-            self._hub.settle()
+            self._hub.tell_changes()
             if self._is_overdue:
                 self._is_overdue = False
                 self._owner.do_upkeep()

@@ -378,4 +378,4 @@ class Peers:
             self._check_clients_s = now_s + CHECK_CLIENTS_S
             self._forget_clients()
         self.go_on()
-        self._events.settle()
+        self._events.tell_left_out()

@@ -184,8 +184,8 @@ class StoreServer:
         now_s = self._loop.time()
         for connection in list(self.connections):
             connection.tick(now_s)
-        self.events.settle()
-        self.audit.settle()
+        self.events.tell_left_out()
+        self.audit.close_window()
 
     def do_upkeep(self) -> None:
         """The work that may store something. Peers that cannot be heard meanwhile keep their leases."""

@@ -292,7 +292,7 @@ class ClusterMember:
     def tick(self) -> None:
         if self._fault is not None:
             raise self._fault
-        self._events.settle()
+        self._events.tell_left_out()
 
     async def leave(self, messages: MessageStore) -> None:
         """Say that this store stops. What it cannot have accepted goes with the process, without a change on disk."""
@@ -302,7 +302,7 @@ class ClusterMember:
         is_said = await self._until_may_end()
         self._close_kafka()
         keeper = replicated.keeper
-        is_kept = await self._loop.run_in_executor(None, partial(keeper.settle, KEEP_S))
+        is_kept = await self._loop.run_in_executor(None, partial(keeper.wait_kept, KEEP_S))
         if not (is_said and is_kept and replicated.kept == replicated.end):
             log.warning("the cluster has not accepted all; another store goes on with what it has")
             os._exit(0)

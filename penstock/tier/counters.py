@@ -51,7 +51,7 @@ class QueueCounters:
         taken.update((queue, first + count) for queue, first, count in zip(queues, firsts, counts, strict=True))
         return firsts
 
-    def settle(self) -> int:
+    def commit(self) -> int:
         """The range on its way is committed. Returns how many queues it has messages of."""
         settled = len(self._taken)
         self._recent.update(self._taken)

@@ -53,7 +53,7 @@ def settle_lost(objects: ObjectFolder) -> None:
     lines = objects.get(f"{commits}/{version}.json").splitlines()
     with decoding(objects, f"{commits}/{version}.json"):
         added = [action["add"]["path"] for action in map(json.loads, lines) if "add" in action]
-    objects.settle([*(f"{LOST_FOLDER}/{path}" for path in added), *logged])
+    objects.make_durable([*(f"{LOST_FOLDER}/{path}" for path in added), *logged])
 
 
 def lost_ranges(objects: ObjectFolder, logs: Mapping[str, int], end: int) -> LostRanges:

@@ -81,7 +81,7 @@ class ObjectFolder:
         """Write an object that outlives a power cut."""
         with self.failures(path):
             obstore.put(self.store, path, data)
-        self.settle([path])
+        self.make_durable([path])
 
     def get(self, path: str) -> bytes:
         """Raises ObjectMissing."""
@@ -132,7 +132,7 @@ class ObjectFolder:
                 except (FileNotFoundError, NotFoundError):
                     continue
 
-    def settle(self, paths: list[str]) -> None:
+    def make_durable(self, paths: list[str]) -> None:
         """See to it that objects outlive a power cut. An object store does so by itself, a folder is synced."""
         if self.folder is None:
             return

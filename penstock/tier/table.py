@@ -138,7 +138,7 @@ class TierTable:
         use any more. Raises another TierError if storage fails: whether the range is committed is then unknown, and the
         same call says it once storage answers.
         """
-        self._objects.settle(written.paths)
+        self._objects.make_durable(written.paths)
         self._commit_lost(written)
         adds = [_added(file) for file in written.files]
         transactions = [Transaction(self._log.identity, written.end), Transaction(_WRITER, written.token)]
@@ -150,7 +150,7 @@ class TierTable:
         self._commit_once(lambda: self._is_committed(written), put)
         self._unsure = self._writer = None
         self.end = written.end
-        self._counted += self._counters.settle()
+        self._counted += self._counters.commit()
         self._commits += 1
         self._snapshot_in_time()
 
@@ -160,7 +160,7 @@ class TierTable:
         Raises FilesReplaced or AnotherStoresTable if another process was quicker. Raises another TierError if storage
         fails: it is then unknown which files count, until files() says so.
         """
-        self._objects.settle([path for file in new for path in file.paths])
+        self._objects.make_durable([path for file in new for path in file.paths])
         changes: list[AddAction | RemoveAction] = [
             *(_added(file, data_change=False) for file in new),
             *map(_removed, old),
@@ -238,7 +238,7 @@ class TierTable:
 
     def _settle_commit(self, version: int) -> None:
         """See to it that the newest commit outlives a power cut: then the log may drop what the table has."""
-        self._objects.settle([commit_path(version)])
+        self._objects.make_durable([commit_path(version)])
 
     def _is_committed(self, written: WrittenRange) -> bool:
         """Raises RangeTaken, AnotherStoresTable."""

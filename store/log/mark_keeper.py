@@ -16,7 +16,7 @@ LOOK_AGAIN_S = 0.5
 
 
 class MarkKeeper:
-    """Owner of the thread and of the file. keep() and settle() are called by the store's thread."""
+    """Owner of the thread and of the file. keep() and wait_kept() are called by the store's thread."""
 
     def __init__(self, file: MarkFile, on_disk: Callable[[], int], hurry: Callable[[], None]) -> None:
         """`on_disk`: up to where the log is on the disk; `hurry`: have it get there now. Both are for any thread."""
@@ -52,7 +52,7 @@ class MarkKeeper:
         with self._changed:
             self._changed.notify_all()
 
-    def settle(self, timeout_s: float) -> bool:
+    def wait_kept(self, timeout_s: float) -> bool:
         """Wait until the newest mark is kept. False: it is not in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self.kept is self._wanted or self.error is not None, timeout_s) and (

@@ -401,4 +401,4 @@ def _settle_quarantine(quarantine: Quarantine, log: Foreseen, repaired: Repaired
             continue
         for hole in left:
             quarantine.describe(Finding(finding.kind, finding.segment, hole.start, hole.end, finding.reason))
-        quarantine.settle(finding)
+        quarantine.mark_repaired(finding)

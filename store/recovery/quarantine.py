@@ -89,7 +89,7 @@ class Quarantine:
         sync_folder(self.folder)
         sync_folder(self.folder.parent)
 
-    def settle(self, finding: Finding) -> None:
+    def mark_repaired(self, finding: Finding) -> None:
         """Mark a finding as repaired: its bytes came back, or other findings describe the rest. Raises OSError."""
         path = self._path(finding, "json")
         path.rename(path.with_suffix(".repaired"))

@@ -98,7 +98,7 @@ class GroupStates:
             state.is_careful = True
         return list(self._states)
 
-    def settle(self, log_end: int) -> None:
+    def all_applied(self, log_end: int) -> None:
         """All of the log is applied: what is written from now on uses the numbers that the queues have now."""
         for key, state in self._states.items():
             if state.numbers is not None or self.has_gaps:

@@ -82,7 +82,7 @@ class PeerStates:
         self._has_gap = True
         self._unsure.update(self._states)
 
-    def settle(self) -> None:
+    def all_applied(self) -> None:
         """All of the log is applied."""
         self._has_gap = False
         self._unsure.clear()

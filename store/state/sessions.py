@@ -194,7 +194,7 @@ class Sessions:
             self._dirty.add(client_id)
         return list(self._sessions)
 
-    def settle(self) -> None:
+    def all_applied(self) -> None:
         """All of the log is applied: from now on nothing is lost."""
         self._ended.clear()
         self._has_gap = False

@@ -424,13 +424,13 @@ def test_merged_files_are_on_the_disk_before_they_count(tmp_path: Path, monkeypa
     table = opened(place)
     write(table, pieces(11, 8, messages=30))
     settled: list[list[str]] = []
-    settle = ObjectFolder.settle
+    settle = ObjectFolder.make_durable
 
     def noted(objects: ObjectFolder, paths: list[str]) -> None:
         settled.append(paths)
         settle(objects, paths)
 
-    monkeypatch.setattr(ObjectFolder, "settle", noted)
+    monkeypatch.setattr(ObjectFolder, "make_durable", noted)
     compact(place, table)
     for files, commit in zip(settled[::2], settled[1::2], strict=True):
         assert all(path.endswith((".parquet", ".arrow")) for path in files)

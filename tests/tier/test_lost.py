@@ -160,7 +160,7 @@ def test_the_list_in_a_folder_is_synced_before_the_range_that_has_it(
     writer = table.begin()
     writer.lose(table.end + 4096)
     lost = writer.finish()
-    settle = ObjectFolder.settle
+    settle = ObjectFolder.make_durable
     settled: list[str] = []
 
     def noted(self: ObjectFolder, paths: list[str]) -> None:
@@ -169,7 +169,7 @@ def test_the_list_in_a_folder_is_synced_before_the_range_that_has_it(
 
     if is_killed:
         table._commit_lost(lost)  # and no more
-    monkeypatch.setattr(ObjectFolder, "settle", noted)
+    monkeypatch.setattr(ObjectFolder, "make_durable", noted)
     table.commit(lost)
     names = objects.names("_penstock/lost")
     assert len(names) == 2

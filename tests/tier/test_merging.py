@@ -59,7 +59,7 @@ def files_of(objects: ObjectFolder, log: Iterable[Piece], per_range: int, chance
             if chance.random() < 0.3:
                 writer.skip(writer.end)  # so that a row group ends
         found += [listed(file) for file in writer.finish().files]
-        counters.settle()
+        counters.commit()
     return found
 
 

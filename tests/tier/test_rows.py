@@ -127,7 +127,7 @@ def test_counters_are_those_of_a_dict(steps: list[tuple[list[str], bool, bool]])
         queues = [name.encode() for name in taken]
         assert counters.take(queues, [2] * len(queues)) == [model.get(queue, 0) for queue in queues]
         if counts:
-            counters.settle()
+            counters.commit()
             model |= {queue: model.get(queue, 0) + 2 for queue in queues}
         else:
             counters.forget()
@@ -142,7 +142,7 @@ def test_many_queues_take_little_memory() -> None:
     for part in range(3):
         queues = [b"line/%d" % number for number in range(part * MOST_RECENT, (part + 1) * MOST_RECENT + 1)]
         counters.take(queues, [1] * len(queues))
-        counters.settle()
+        counters.commit()
     assert len(counters) == 3 * MOST_RECENT + 1
     assert len(counters.snapshot()) < 25 * len(counters) + 2000
     assert counters.take([b"line/7", b"line/%d" % MOST_RECENT, b"no"], [1, 1, 1]) == [1, 2, 0]

@@ -162,13 +162,13 @@ def test_that_commit_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     place = TablePlace(str(tmp_path / "t"), {})
     table = opened(place)
     settled: list[str] = []
-    settle = ObjectFolder.settle
+    settle = ObjectFolder.make_durable
 
     def noted(objects: ObjectFolder, paths: list[str]) -> None:
         settled.extend(paths)
         settle(objects, paths)
 
-    monkeypatch.setattr(ObjectFolder, "settle", noted)
+    monkeypatch.setattr(ObjectFolder, "make_durable", noted)
     swept(place, table, 400)
     assert settled == [commit_path(delta(place).version())]
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway import ending
 from gateway.delivery import exchange
-from gateway.delivery.deliverer import MOST_MERGED, ROUNDS_PER_TURN, SETTLED_PER_STEP
+from gateway.delivery.deliverer import MOST_MERGED, REPORTED_PER_STEP, ROUNDS_PER_TURN
 from gateway.mqtt._mqtt import Reader, Sockets, Turn, next_at_qos2
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Publish, SubscriptionRequest
@@ -273,9 +273,9 @@ def test_how_far_readers_have_come_is_told_in_steps(bench: Bench) -> None:
         needed_from(floors)
 
     store.queues.needed_from = note  # type: ignore[method-assign]
-    bench.broker.deliverer.settle()
+    bench.broker.deliverer.report_positions()
     bench.run()
-    assert max(told) <= SETTLED_PER_STEP
+    assert max(told) <= REPORTED_PER_STEP
     assert sum(told) >= 255  # the filter without wildcards has a stored queue
 
 

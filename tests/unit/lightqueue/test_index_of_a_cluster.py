@@ -73,7 +73,7 @@ def test_a_kill_with_an_index_batch_in_hand(tmp_path: Path, caplog: pytest.LogCa
                 if accepted > log.accepted:
                     log.accepts(accepted)
                     log.keep(NOTHING_ACCEPTED._replace(offset=crash, epoch=1, accepted=accepted))
-                    assert log.keeper.settle(30)
+                    assert log.keeper.wait_kept(30)
         copy = tmp_path / f"crash-{crash}"
         shutil.copytree(tmp_path / "data", copy, ignore=shutil.ignore_patterns("LOCK"))
         again, its_log = opened(copy)
@@ -85,5 +85,5 @@ def test_a_kill_with_an_index_batch_in_hand(tmp_path: Path, caplog: pytest.LogCa
     assert not [each for each in caplog.records if "other users" not in each.message]
     log.accepts(log.end)
     log.keep(NOTHING_ACCEPTED._replace(offset=99, epoch=1, accepted=log.end))
-    assert log.keeper.settle(30)
+    assert log.keeper.wait_kept(30)
     messages.close()

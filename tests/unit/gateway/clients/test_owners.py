@@ -281,7 +281,7 @@ def test_a_user_who_was_let_in_while_a_gateway_was_away_gives_way(bench: Bench) 
     batch = RecordBatch()
     batch.append(*encode_change(SessionClosed("c", 60, keep_will=False)))
     bench.store.append(batch)
-    bench.hub.settle()
+    bench.hub.tell_changes()
     assert bench.hub.claims.holder("c") is first.member
     assert bench.store.sessions.get("c") is None, "what the other user began has ended"
     second.sessions.claim("c", False, answers.append, Claimant("b"))

@@ -302,7 +302,7 @@ def test_messages_stored_while_neither_process_serves_come_once(bench: Bench, qo
     batch = RecordBatch()
     batch.append(RecordType.MESSAGE, b"8", topic=b"t/x", flags=qos)
     hand_over(bench, slow, reader, meanwhile=lambda: bench.store.append(batch))
-    bench.hub.settle()
+    bench.hub.tell_changes()
     bench.run()
     bench.wait_safe()
     assert reader.take() == [b"8"]

@@ -22,7 +22,7 @@ def apart() -> bool:
 def say(bench: Bench, topic: str, payload: bytes) -> None:
     """Somebody else publishes."""
     publish(bench.store, topic, payload)
-    bench.hub.settle()
+    bench.hub.tell_changes()
     bench.run()
 
 
@@ -75,7 +75,7 @@ def overflow(bench: Bench, *topics: str) -> None:
     """Somebody else publishes, at QoS 1, more than is told by name."""
     for topic in topics:
         bench.store.append(batch_of(topic.encode(), topic=topic.encode(), flags=1))
-    bench.hub.settle()
+    bench.hub.tell_changes()
 
 
 def test_with_too_many_events_at_a_time_all_queues_are_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_message_read_ahead_of_its_event_comes_once(qos: int, bench: Bench) -> N
     client.subscribe("+/+", qos=qos)
     queue = bench.broker.registry.sessions["c"].readers["+/+"].queue
     publish(bench.store, "a/1", b"1")
-    bench.hub.settle()
+    bench.hub.tell_changes()
     while not queue.next_offset:  # until it is told of one message
         bench.loop.turn()
     bench.wire.loses = (Grew, GrewNamed, Pushed)

@@ -46,7 +46,7 @@ def follow(peer: Talk, topic_filter: str) -> int:
 
 def say(bench: WireBench, topic: str) -> None:
     publish(bench.store, topic, b"1")
-    bench.hub.settle()
+    bench.hub.tell_changes()
 
 
 def told(peer: Talk) -> list[bytes]:
@@ -135,7 +135,7 @@ def test_of_too_many_queues_those_that_it_follows_are_told_before_the_end(
         follow(other, f"b/{i}")
         publish(bench.store, f"b/{i}", b"1")
         publish(bench.store, f"a/{i}", b"1")
-        bench.hub.settle()
+        bench.hub.tell_changes()
     *earlier, last = frames_of_queues(slow)
     told_of = [each for event in (*earlier, last) if isinstance(event, Grew) for each in event.queues]
     assert sorted(told_of) == [(ref, 1) for ref in sorted(refs)]
@@ -191,7 +191,7 @@ def test_long_names_are_told_in_several_frames(bench: WireBench) -> None:
     for topic in topics:
         follow(one, topic)
         publish(bench.store, topic, b"1")
-    bench.hub.settle()
+    bench.hub.tell_changes()
     events = other.events(GrewNamed)
     assert len(events) > 1
     assert {name for event in events for name, _ in event.queues} == {b"0" + topic.encode() for topic in topics}

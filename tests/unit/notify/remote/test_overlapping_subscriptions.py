@@ -25,7 +25,7 @@ def publish_elsewhere(bench: Bench, payload: bytes) -> None:
     batch = RecordBatch()
     batch.append(RecordType.MESSAGE, payload, topic=b"load/b", flags=2)
     bench.store.append(batch)
-    bench.hub.settle()
+    bench.hub.tell_changes()
 
 
 @pytest.mark.mqtt("MQTT-4.3.3-2", "MQTT-3.3.4-2")

@@ -21,7 +21,7 @@ def say(bench: Bench, topic: str) -> int:
     batch = RecordBatch()
     batch.append(RecordType.MESSAGE, topic.encode(), topic=topic.encode(), flags=1)
     log_offset = bench.store.append(batch)
-    bench.hub.settle()
+    bench.hub.tell_changes()
     return log_offset
 
 

@@ -40,7 +40,7 @@ class Reading:
 
     def publish(self, *payloads: bytes) -> None:
         publish(self.store, "t/1", *payloads)
-        self.hub.settle()
+        self.hub.tell_changes()
         self.loop.run()
 
     def read(self) -> Records | None:
@@ -164,7 +164,7 @@ def test_events_of_an_unfollowed_queue_are_ignored(reading: Reading) -> None:
     reading.asked()
     reading.gateway.queues.unfollow(reading.queue)
     publish(reading.store, "t/1", b"2")
-    reading.hub.settle()  # the store does not know it yet
+    reading.hub.tell_changes()  # the store does not know it yet
     reading.loop.run()
     assert reading.gateway.queues.take_grown() == []
     assert reading.gateway.queues.ranges.cache.get(reading.queue, 1) is None
@@ -178,7 +178,7 @@ def test_last_member_is_told_of_queues_that_grew_before_and_after(tmp_path: Path
     for topic_filter in ("t/1", "t/2"):
         stays.queues.follow(topic_filter, FROM_NOW, True, True, followed.extend)
     publish(store, "t/1", b"1")
-    hub.settle(left.member)
+    hub.tell_changes(left.member)
     hub.leave(left.member, {})
     publish(store, "t/2", b"2")
     assert stays.queues.take_grown() == [each.queue for each in followed]

@@ -54,7 +54,7 @@ def follow(talk: Talk) -> list[int]:
 def apply_all(bench: WireBench) -> None:
     while bench.store.applying.step():
         pass
-    bench.hub.settle()
+    bench.hub.tell_changes()
 
 
 def topic_end(store: MessageStore) -> int:
@@ -128,7 +128,7 @@ def test_growth_is_told_once_all_is_applied(bench: WireBench) -> None:
     while bench.store.applying.step():
         assert not gateway.events(Grew)
         assert not gateway.events(Pushed)
-    bench.hub.settle()
+    bench.hub.tell_changes()
     told = [end for grew in gateway.events(Grew) for end in grew.queues]
     assert sorted(told) == sorted((ref, COUNT) for ref in refs)
 

@@ -108,7 +108,7 @@ def test_applying_an_append_serves_other_peers_and_delays_the_next_request(bench
         assert not one.events(Pong)
     assert ends == sorted(set(ends))
     assert len(ends) == COUNT
-    bench.hub.settle()
+    bench.hub.tell_changes()
     assert [*two.events(Grew), *two.events(Pushed)]
     answer = one.answer(request)
     assert isinstance(answer, Appended)
@@ -162,7 +162,7 @@ def test_a_session_opened_in_it_is_the_gateway_s_once_all_is_applied(bench: Wire
     one.cut()
     while bench.store.applying.step():
         assert two.answer(asked) is None
-    bench.hub.settle()
+    bench.hub.tell_changes()
     assert holder(bench) == "gw-1"
     assert two.answer(asked) is None
     assert payloads(bench.store, "load/+") == [b"b", b"c"]

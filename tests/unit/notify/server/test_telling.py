@@ -48,7 +48,7 @@ def follow(peer: Talk, topic_filter: str) -> int:
 def say(bench: WireBench, *topics: str) -> None:
     for topic in topics:
         publish(bench.store, topic, b"x")
-    bench.hub.settle()
+    bench.hub.tell_changes()
 
 
 def turn(peer: Talk) -> list[Frame]:

@@ -72,10 +72,10 @@ def test_equal_events_of_a_window_are_one_line_with_a_count(audit: Audit, kept: 
     for port in range(3):
         audit.note(AuditEvent.REFUSED, user="a", client_id="c", address=f"192.0.2.1:{port}", reason="no")
         clock.now_s += 0.25
-    audit.settle()
+    audit.close_window()
     assert kept.windows == [], "the window is open"
     clock.now_s += 0.25
-    audit.settle()
+    audit.close_window()
     ((key, tally),) = kept.windows[0].items()
     assert key == (AuditEvent.REFUSED, "a", "c", "192.0.2.1", "no")
     assert (tally.count, tally.first_ms, tally.last_ms) == (3, 1_000_000, 1_000_500)
@@ -91,7 +91,7 @@ def test_audit_lines_differ_by_user_reason_client_and_address(audit: Audit, kept
 def test_audit_without_a_sink_keeps_nothing() -> None:
     audit = Audit()
     audit.note(AuditEvent.CONNECTED, user="a")
-    audit.settle()
+    audit.close_window()
     audit.close()
     assert audit.lost == 0
     assert not audit.noted.total()

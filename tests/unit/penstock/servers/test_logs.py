@@ -151,11 +151,11 @@ def test_a_burst_is_cut_and_its_end_says_by_how_much(
     burst(events, "input", LINES_PER_SECOND + 7)
     assert messages(caught, "input") == [f"input {i}" for i in range(LINES_PER_SECOND)]
     log_clock.now_s += 0.9
-    events.settle()
+    events.tell_left_out()
     assert len(messages(caught, "input")) == LINES_PER_SECOND
     log_clock.now_s += 0.1
-    events.settle()
-    events.settle()
+    events.tell_left_out()
+    events.tell_left_out()
     assert messages(caught, "input")[LINES_PER_SECOND:] == ["7 more lines of the kind input were left out"]
 
 
@@ -182,7 +182,7 @@ def test_few_lines_say_nothing_of_limits(
 ) -> None:
     burst(events, "input", LINES_PER_SECOND)
     log_clock.now_s += 5
-    events.settle()
+    events.tell_left_out()
     assert len(messages(caught, "input")) == LINES_PER_SECOND
 
 

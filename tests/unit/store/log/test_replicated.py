@@ -70,7 +70,7 @@ def mark(log: ReplicatedLog) -> ReplicaMark:
 
 def keep(log: ReplicatedLog) -> None:
     log.keep(mark(log))
-    assert log.keeper.settle(30)
+    assert log.keeper.wait_kept(30)
     assert log.kept == log.accepted
 
 

@@ -63,7 +63,7 @@ class LeadingStore:
         """All that was published."""
         self.log.accepts(self.log.end)
         self.log.keep(ReplicaMark(7, 0x1234, 1, self.log.end, Leader("tcp://10.0.0.1:7700", bytes(16))))
-        assert not settles or self.log.keeper.settle(PATIENCE_S)
+        assert not settles or self.log.keeper.wait_kept(PATIENCE_S)
 
     def fill(self, messages: int) -> None:
         """Until retention has done what it wants."""
