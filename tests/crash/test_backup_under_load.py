@@ -76,7 +76,7 @@ def has_all_between(numbers: dict[int, int], missing: list[tuple[int, int]]) -> 
     )
 
 
-def test_what_was_acknowledged_before_a_backup_is_in_it(
+def test_backup_has_all_messages_acknowledged_before_it(
     penstock_server: ServerFactory, small: dict[str, object], tmp_path: Path
 ) -> None:
     randomly = random.Random(7)

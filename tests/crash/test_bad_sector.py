@@ -32,7 +32,7 @@ def checked(server: PenstockServer, environment: dict[str, str]) -> subprocess.C
 
 
 @pytest.mark.parametrize("what", ["a block", "the header", "the file"])
-def test_what_cannot_be_read_is_damage(
+def test_unreadable_sector_is_damage(
     penstock_server: ServerFactory, small: dict[str, object], tmp_path: Path, what: str
 ) -> None:
     server = penstock_server(flush="sync", settings=small)

@@ -40,7 +40,7 @@ async def test_only_the_newest_are_lost(
 
 
 @pytest.mark.asyncio
-async def test_it_is_committed_after_a_while(
+async def test_buffered_messages_are_committed_after_a_while(
     penstock_server: ServerFactory, small: dict[str, object], tmp_path: Path
 ) -> None:
     """What is older than buffered_commit_ms is in the file, however little it is."""

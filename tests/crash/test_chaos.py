@@ -72,7 +72,7 @@ def test_a_plan(tmp_path: Path) -> None:
         (("--faults", "delay", "--gateways", "0"), "penstock: no fault of delay applies to this deployment"),
     ],
 )
-def test_what_cannot_be_done_is_said(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
+def test_chaos_reports_options_that_it_cannot_do(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
     run = command(tmp_path, *options)
     _, complained = run.communicate(timeout=TIMEOUT_S)
     assert run.returncode
@@ -82,7 +82,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, options: tuple[str, ...], s
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("part", ["store", "gateway-0"])
-def test_it_leaves_nothing_behind(tmp_path: Path, by: signal.Signals, part: str) -> None:
+def test_chaos_leaves_nothing_behind(tmp_path: Path, by: signal.Signals, part: str) -> None:
     """Whether it is ended while it starts its deployment, or later."""
     run = command(tmp_path, "--duration", "600", "--faults", "stop", "--gateways", "1")
     deadline_s = time.monotonic() + TIMEOUT_S

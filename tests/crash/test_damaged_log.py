@@ -77,9 +77,7 @@ def inspect(data: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("which", [0, -1])
-def test_one_flipped_bit_costs_one_message(
-    penstock_server: ServerFactory, small: dict[str, object], which: int
-) -> None:
+def test_flipped_bit_costs_one_message(penstock_server: ServerFactory, small: dict[str, object], which: int) -> None:
     server = penstock_server(flush="sync", settings=small, admin="127.0.0.1:0")
     Subscriber(server).close()
     payloads = publish(server)

@@ -62,7 +62,7 @@ def load_on(cluster: Cluster, seed: int) -> ChaosLoad:
     "fault", [pytest.param(name, marks=pytest.mark.nightly) if name in BY_NIGHT else name for name in FAULTS]
 )
 @pytest.mark.catalogue("O59")
-async def test_nothing_is_lost(fault: str, cluster: Cluster, seed: int) -> None:
+async def test_faults_of_each_part_lose_nothing(fault: str, cluster: Cluster, seed: int) -> None:
     lasts_s, begin, end = FAULTS[fault]
     load = load_on(cluster, seed)
     async with load.running():

@@ -30,7 +30,7 @@ retry_after_s = 0.1
 
 
 @pytest.mark.parametrize("kills", [BY_DAY, pytest.param(BY_NIGHT, marks=pytest.mark.nightly)])
-def test_what_a_function_returns_is_there_once(tmp_path: Path, kills: int) -> None:
+def test_function_results_come_once_through_kills(tmp_path: Path, kills: int) -> None:
     chance = random.Random(kills)
     store = StoreProcess(tmp_path)
     flows = FlowsPart(store, tmp_path, FLOW)

@@ -56,7 +56,7 @@ def numbers(handed: list[Handed]) -> list[int]:
 
 
 @pytest.mark.catalogue("K41")
-def test_what_is_not_acked_returns(store: StoreProcess) -> None:
+def test_unacknowledged_messages_return(store: StoreProcess) -> None:
     publish(store, 0, 10)
     consumer = GroupConsumer(store.url, "c", "g", "work/#", GroupSettings(invisible_ms=INVISIBLE_MS))
     popped_s = time.monotonic()
@@ -72,7 +72,7 @@ def test_what_is_not_acked_returns(store: StoreProcess) -> None:
 
 @KILLED_WITH_EITHER_FLUSH
 @pytest.mark.catalogue("K41")
-def test_what_is_not_acked_returns_after_a_kill(tmp_path: Path, flush: str) -> None:
+def test_unacknowledged_messages_return_after_a_kill(tmp_path: Path, flush: str) -> None:
     store = StoreProcess(tmp_path, settings={"store.flush": flush})
     try:
         publish(store, 0, 10)
@@ -135,7 +135,7 @@ class Worker(threading.Thread):
 
 @KILLED_WITH_EITHER_FLUSH
 @pytest.mark.catalogue("K41")
-def test_nothing_is_lost_in_kills(tmp_path: Path, flush: str) -> None:
+def test_group_loses_nothing_in_kills(tmp_path: Path, flush: str) -> None:
     store = StoreProcess(tmp_path, settings={"store.flush": flush})
     settled: dict[bytes, float] = {}
     workers = [Worker(store, f"w{number}", settled) for number in range(3)]

@@ -121,7 +121,7 @@ def appended_again(store: StoreProcess) -> None:
     ],
     ids=["publish", "append"],
 )
-def test_it_is_whole_after_a_restart(
+def test_publish_killed_while_applied_is_whole_after_a_restart(
     tmp_path: Path, role: Role, request_: WireMessage, records: bytes, again: Callable[[StoreProcess], None], pings: int
 ) -> None:
     store = in_the_middle(tmp_path, role, request_, records, pings)

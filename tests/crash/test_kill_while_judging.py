@@ -78,7 +78,7 @@ def test_a_kill_between_steps(store: StoreProcess, kind: type[Publish | Append])
     assert "Traceback" not in store.log_text()
 
 
-def test_others_are_served_while_topics_are_looked_up(store: StoreProcess) -> None:
+def test_topic_look_ups_do_not_delay_other_clients(store: StoreProcess) -> None:
     peer = store.connect("peer", Role.CLIENT)
     number = served_between(store, peer, QueueOffsets(0, [f"t/{number}" for number in range(MOST_TOPICS)]))
     peer.ping()

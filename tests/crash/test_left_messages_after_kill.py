@@ -87,7 +87,7 @@ def waiting(cluster: Cluster) -> int:
         pytest.param("both", False, marks=pytest.mark.nightly),
     ],
 )
-def test_what_a_killed_gateway_leaves_another_judges(site: Site, kills: str, is_taken_away: bool) -> None:
+def test_left_messages_of_a_killed_gateway_are_judged_by_another(site: Site, kills: str, is_taken_away: bool) -> None:
     devices = site.leave()
     cluster = site.cluster
     if is_taken_away:

@@ -33,7 +33,7 @@ def cut_power(folder: Path, *options: str) -> tuple[int, Power, str]:
 
 
 @pytest.mark.parametrize("flush", ["sync", pytest.param("async", marks=pytest.mark.nightly)])
-def test_nothing_is_lost_that_was_promised(flush: str, seed: int, tmp_path: Path) -> None:
+def test_power_cut_images_keep_every_promise(flush: str, seed: int, tmp_path: Path) -> None:
     options = ("--images", str(IMAGES), "--seed", str(seed), "--flush", flush)
     status, found, said = cut_power(tmp_path, *options)
     assert (status, found.faults) == (0, []), said

@@ -25,7 +25,7 @@ INJURIES = 15
 TIMEOUT_S = 300
 
 
-def test_what_is_lost_is_named(seed: int, tmp_path: Path) -> None:
+def test_rot_losses_are_named(seed: int, tmp_path: Path) -> None:
     json = tmp_path / "found.json"
     command = [sys.executable, "-m", "penstock", "chaos", "--rot", "--injuries", str(INJURIES), "--seed", str(seed)]
     done = subprocess.run(

@@ -91,7 +91,7 @@ async def test_consuming_goes_on_through_kills(store: StoreProcess) -> None:
     assert len(unsure) < len(published) / 2
 
 
-async def test_what_a_killed_store_had_handed_out_is_not_worked_on_meanwhile(store: StoreProcess) -> None:
+async def test_messages_handed_out_by_a_killed_store_are_not_worked_on_meanwhile(store: StoreProcess) -> None:
     """Its successor deals it out anew: another consumer may be done with it before this one has connected again."""
     url = store.url.replace("tcp://", "penstock://")
     async with Client(url) as client, asyncio.timeout(60):
@@ -154,7 +154,7 @@ class Worker:
 
 
 @pytest.mark.catalogue("K40")
-async def test_one_that_hangs_holds_back_nothing_and_goes_on_later(store: StoreProcess, tmp_path: Path) -> None:
+async def test_hung_consumer_holds_back_nothing_and_goes_on_later(store: StoreProcess, tmp_path: Path) -> None:
     url = store.url.replace("tcp://", "penstock://")
     workers = [Worker(tmp_path, "hung", url, 5)] + [Worker(tmp_path, f"w{n}", url, 0.001) for n in range(2)]
     hung, *others = workers

@@ -92,7 +92,9 @@ async def test_a_packet_id_that_was_refused_is_free_again(server: PenstockServer
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("killed", [False, True])
-async def test_who_was_only_cut_off_tries_again_without_making_two(server: PenstockServer, killed: bool) -> None:
+async def test_publisher_cut_off_by_a_stalled_flush_sends_again_without_a_duplicate(
+    server: PenstockServer, killed: bool
+) -> None:
     """An MQTT 3.1.1 client cannot be told, so it sends its QoS 2 message again under the same identifier."""
     await watch(server)
     publish = Publish("stall/twice", b"once", QoS.EXACTLY_ONCE, packet_id=9)
@@ -114,7 +116,7 @@ async def test_who_was_only_cut_off_tries_again_without_making_two(server: Penst
 
 
 @pytest.mark.asyncio
-async def test_who_is_gone_when_the_flush_fails_has_not_been_told(server: PenstockServer) -> None:
+async def test_publisher_gone_before_a_failed_flush_sends_again(server: PenstockServer) -> None:
     """So an MQTT 5 client too sends it again under the same identifier."""
     await watch(server)
     publish = Publish("stall/twice", b"once", QoS.EXACTLY_ONCE, packet_id=9)

@@ -27,7 +27,7 @@ def clean(client_id: str, version: int) -> Connect:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("version", [4, 5])
-async def test_another_connection_ends_the_old_one(cluster: Cluster, version: int) -> None:
+async def test_connection_to_another_gateway_ends_the_old_one(cluster: Cluster, version: int) -> None:
     old, _ = await MqttConnection.open(cluster.ports[0], clean("device", version))
     bystander, _ = await MqttConnection.open(cluster.ports[0], clean("bystander", version))
     async with old, bystander:

@@ -57,7 +57,7 @@ def test_each_gateway_reads_once_for_all_its_subscribers(cluster: Cluster) -> No
 
 
 @pytest.mark.catalogue("G28")
-def test_who_was_on_a_gateway_that_dies_comes_back_on_the_other(cluster: Cluster) -> None:
+def test_clients_of_a_dead_gateway_come_back_on_the_other(cluster: Cluster) -> None:
     with Swarm("device-", ["to/all"] * CLIENTS, keeps_sessions=True) as swarm:
         swarm.connect(cluster.ports)
         swarm.poll(swarm.all_online, PATIENCE_S)
@@ -70,7 +70,7 @@ def test_who_was_on_a_gateway_that_dies_comes_back_on_the_other(cluster: Cluster
         assert all(client.messages == 1 for client in swarm.clients)
 
 
-def test_who_lags_reads_ranges(cluster: Cluster) -> None:
+def test_lagging_readers_read_ranges(cluster: Cluster) -> None:
     """Far more than the gateway keeps of what it read; one that reads at once has been served long since."""
     late, quick = (RawClient(cluster.ports[0], name) for name in ("late", "quick"))
     for reader in (late, quick):

@@ -94,7 +94,7 @@ def synced_before(sent: Call, calls: list[Call], mark: bytes) -> bool:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("more", [0, 5], ids=["active", "sealed"])
-async def test_what_a_killed_server_had_not_synced_is_synced_before_it_counts(
+async def test_records_found_at_a_start_are_synced_before_they_count(
     more: int, penstock_server: ServerFactory, small: dict[str, object], tmp_path: Path
 ) -> None:
     """A record found at the start may be in the page cache only; its publisher hears of it once it is on disk."""

@@ -129,7 +129,7 @@ async def test_the_old_process_opens_the_store_again_if_the_next_one_is_killed(s
 
 
 @pytest.mark.asyncio
-async def test_what_falls_due_while_nobody_has_the_store_comes_after_that(server: UpgradedStoreServer) -> None:
+async def test_will_due_during_an_upgrade_comes_after_it(server: UpgradedStoreServer) -> None:
     """A will, to a client whose queue is in memory only."""
     watcher = await opened(server.port, "watcher")
     await watcher.subscribe(1, "wills/+", QoS.AT_LEAST_ONCE)

@@ -63,7 +63,7 @@ def test_the_values_reach_the_program(console: Rendered) -> None:
         assert not [name for name in variables_of(console.container(component)) if "CONSOLE" in name]
 
 
-def test_one_pod_that_is_small_and_probed_at_its_health(console: Rendered) -> None:
+def test_console_pod_is_small_and_probed_at_its_health(console: Rendered) -> None:
     deployment = console.workload("console")
     assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
     container = console.container("console")

@@ -43,7 +43,7 @@ def test_a_cluster_of_both_families(elsewhere: Rendered) -> None:
     assert all((it["ipFamilyPolicy"], it["ipFamilies"]) == ("SingleStack", ["IPv6"]) for it in services.values())
 
 
-def test_nothing_is_said_of_families_unless_it_is_asked_for(minimal: Rendered) -> None:
+def test_ip_families_are_unset_by_default(minimal: Rendered) -> None:
     assert not any(service["spec"].keys() & {"ipFamilies", "ipFamilyPolicy"} for service in minimal.of_kind("Service"))
     assert addresses_of(minimal, "store") == ["tcp://0.0.0.0:7700", "0.0.0.0:9464"]
 
@@ -107,7 +107,7 @@ def test_the_load_balancer(elsewhere: Rendered) -> None:
     assert spec["loadBalancerClass"] == "example.com/internal"
 
 
-def test_what_operators_add(elsewhere: Rendered) -> None:
+def test_values_that_operators_add(elsewhere: Rendered) -> None:
     for component, priority, tier in (("store", "system-cluster-critical", "data"), ("gateway", "messaging", "edge")):
         workload = elsewhere.workload(component)
         pod = pod_of(workload)
@@ -136,7 +136,7 @@ def test_what_operators_add(elsewhere: Rendered) -> None:
         (["gateway.service.externalTrafficPolicy=Global"], "externalTrafficPolicy"),
     ],
 )
-def test_what_cannot_be_is_refused(values: list[str], complaint: str) -> None:
+def test_contradictory_values_are_refused(values: list[str], complaint: str) -> None:
     done = template("--values", VALUES["minimal"], *(f"--set={value}" for value in values))
     assert done.returncode != 0
     assert re.search(complaint, done.stderr), done.stderr

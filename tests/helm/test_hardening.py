@@ -29,7 +29,7 @@ from tests.helm.chart import (
 from tests.support.server_process import free_port, wait_for_port
 
 
-def test_nothing_runs_as_root_or_can_become_it(rendered: Rendered) -> None:
+def test_pods_do_not_run_as_root(rendered: Rendered) -> None:
     for workload in rendered.workloads:
         pod = pod_of(workload)
         assert pod["securityContext"]["runAsNonRoot"] is True

@@ -204,7 +204,7 @@ def test_a_head_that_is_too_large_ends_the_request(url: str, head: bytes) -> Non
 
 
 @pytest.mark.parametrize("data", [b"", b"\x16\x03\x01\x02\0", b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9\r\n\r\n"])
-def test_what_is_not_http_disturbs_nobody(server: PenstockServer, url: str, data: bytes) -> None:
+def test_input_that_is_not_http_disturbs_nobody(server: PenstockServer, url: str, data: bytes) -> None:
     with raw(url) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -217,7 +217,7 @@ def test_what_is_not_http_disturbs_nobody(server: PenstockServer, url: str, data
 # --- starting and stopping
 
 
-def test_it_stops_with_the_server(server: PenstockServer, url: str) -> None:
+def test_admin_endpoint_stops_with_the_server(server: PenstockServer, url: str) -> None:
     server.terminate()
     with pytest.raises(OSError, match="refused"):
         raw(url)

@@ -46,7 +46,7 @@ async def test_of_many_under_way_each_is_confirmed_or_returned_by_itself(rabbitm
     assert QueueTaker(rabbitmq, name).bodies() == [b"%d" % number for number in range(300) if number % 10]
 
 
-async def test_what_is_under_way_when_a_connection_is_cut_fails(rabbitmq: RabbitMqBroker, name: str) -> None:
+async def test_publishes_under_way_fail_when_the_connection_is_cut(rabbitmq: RabbitMqBroker, name: str) -> None:
     wire = Wire(rabbitmq.port)
     connection = await connected(wire.port)
     try:

@@ -95,7 +95,7 @@ def test_the_server_itself(server: PenstockServer) -> None:
     assert len({(name, *sorted(labels.items())) for name, labels, _ in figures}) == len(figures)
 
 
-def test_who_reads_a_topic(server: PenstockServer) -> None:
+def test_readers_of_a_topic_are_listed(server: PenstockServer) -> None:
     filters = {"d-1": "line/+", "d-2": "#", "d-3": "line/1", "d-4": "other/#", "d-5": "$share/g/line/#"}
     devices = {client_id: Device(server.port, client_id) for client_id in filters}
     for client_id, device in devices.items():

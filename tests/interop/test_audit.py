@@ -34,7 +34,7 @@ def server(penstock_server: ServerFactory, tmp_path: Path) -> PenstockServer:
     return penstock_server(flush="async", settings=settings)
 
 
-def test_who_came_in_was_denied_and_left(server: PenstockServer) -> None:
+def test_audit_of_connected_denied_and_disconnected_clients(server: PenstockServer) -> None:
     device = Device(server.port, "d1")
     device.connect("ann", "secret")
     assert device.published("closed/x") == ReasonCode.NOT_AUTHORIZED
@@ -49,7 +49,7 @@ def test_who_came_in_was_denied_and_left(server: PenstockServer) -> None:
 
 
 @IN_SEVERAL_PROCESSES
-def test_who_was_refused_and_why(server: PenstockServer) -> None:
+def test_audit_of_refused_clients_with_reason(server: PenstockServer) -> None:
     for _ in range(3):
         Device(server.port, "d2").connect("ann", "wrong")
     until(lambda: sum(line["count"] for line in audit_lines(server, "refused", client_id="d2", user="ann")) == 3)
@@ -60,7 +60,7 @@ def test_who_was_refused_and_why(server: PenstockServer) -> None:
     assert audit_lines(server, "connected") == []
 
 
-def test_who_was_taken_over_and_who_was_cut_off(server: PenstockServer) -> None:
+def test_audit_of_take_overs_and_cut_off_clients(server: PenstockServer) -> None:
     first, second = Device(server.port, "d3"), Device(server.port, "d3")
     first.connect("ann", "secret")
     second.connect("ann", "secret")
@@ -111,7 +111,7 @@ def test_a_flood_of_random_names_is_counted_and_stops_nobody(server: PenstockSer
     assert any("others" in line["reason"] for line in lines)
 
 
-def test_who_waited_in_vain_was_refused(penstock_server: ServerFactory) -> None:
+def test_audit_of_clients_refused_after_a_timeout(penstock_server: ServerFactory) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody_answers:
         hook = f"http://127.0.0.1:{nobody_answers.getsockname()[1]}/"
         settings = {"auth.http_connect_url": hook, "auth.http_timeout_ms": 60_000, "gateway.connect_timeout_s": 1}
@@ -149,7 +149,7 @@ def test_a_clean_end_leaves_nothing_unsaid(server: PenstockServer) -> None:
     assert len(audit_lines(server, "stopped")) == len(audit_files(server))
 
 
-def test_it_can_be_elsewhere_or_not_at_all(penstock_server: ServerFactory, tmp_path: Path) -> None:
+def test_audit_file_can_be_elsewhere_or_off(penstock_server: ServerFactory, tmp_path: Path) -> None:
     elsewhere = penstock_server(flush="async", settings={"audit.file": tmp_path / "who.jsonl"})
     Device(elsewhere.port, "d").connect()
     until(lambda: '"client_id": "d"' in (tmp_path / "who.jsonl").read_text())

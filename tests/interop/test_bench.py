@@ -66,7 +66,7 @@ def measured(kind: str, folder: Path, workload: Workload) -> WorkloadRun:
     [(0, 4), (1, 5), (2, 5), *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((0, 5), (1, 4), (2, 4)))],
 )
 @pytest.mark.catalogue("O60")
-def test_what_is_sent_is_delivered_and_counted(tmp_path: Path, qos: int, version: int) -> None:
+def test_bench_counts_sent_and_delivered_messages(tmp_path: Path, qos: int, version: int) -> None:
     file = tmp_path / "short.toml"
     file.write_text(SHORT.format(qos=qos, version=version))
     with running(KINDS["penstock"], tmp_path / "broker", set()) as broker:
@@ -109,7 +109,7 @@ def test_as_fast_as_it_goes(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_what_waits_for_a_session_comes_when_it_returns(version: int, tmp_path: Path) -> None:
+def test_bench_delivers_the_backlog_when_a_session_returns(version: int, tmp_path: Path) -> None:
     away, back = WorkloadStep("leave", ["late"]), WorkloadStep("join", ["late"], measured=True)
     workload = Workload(
         "backlog",
@@ -150,7 +150,7 @@ def test_retained_messages_and_a_storm(tmp_path: Path) -> None:
 
 
 @pytest.mark.catalogue("I36")
-def test_what_comes_along_for_vehicles_goes(tmp_path: Path) -> None:
+def test_bundled_vehicle_workloads_run(tmp_path: Path) -> None:
     names = [name for name in shipped() if name.startswith(("vehicle", "roadside"))]
     assert len(names) == 6
     with running(KINDS["penstock"], tmp_path / "broker", set()) as broker:
@@ -252,7 +252,7 @@ def test_a_broker_that_dies_is_said(tmp_path: Path) -> None:
         (["report", "pyproject.toml"], b"not the results of a load test"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(arguments: list[str], fault: bytes) -> None:
+def test_bench_reports_errors_in_one_line(arguments: list[str], fault: bytes) -> None:
     done = subprocess.run(penstock("bench", *arguments), capture_output=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith(b"penstock: ")
@@ -276,7 +276,7 @@ def test_compare(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param("rabbitmq", marks=pytest.mark.nightly), "redis"])
-def test_what_is_no_broker_of_ours_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+def test_brokers_of_others_leave_nothing_behind(name: str, tmp_path: Path) -> None:
     if not KINDS[name].is_installed:
         pytest.skip(f"{KINDS[name].program} is not installed")
     workload = Workload(

@@ -127,7 +127,7 @@ def test_streams_of_compressed_payloads_take_little_memory(compressed: Site) -> 
     assert process.memory_info().rss - before < 80 * MIB
 
 
-def test_what_states_too_much_is_not_decompressed(site: Site) -> None:
+def test_payload_that_states_a_huge_size_is_not_decompressed(site: Site) -> None:
     with publisher(site) as client:
         message_id = client.publish("bomb/a", BOMB, retain=True).message_id
         client.publish("bomb/a", "behind")

@@ -337,7 +337,7 @@ def test_a_user_sees_what_he_may_subscribe_to(users: Site) -> None:
     assert reader.get(f"/messages/{other['message_id']}").kind == "not-permitted"
 
 
-def test_one_group_is_as_the_list_has_it(users: Site) -> None:
+def test_single_group_is_as_in_the_list(users: Site) -> None:
     root, reader = users.user("root"), users.user("reader")
     url = users.store.url.replace("tcp://", "penstock://")
     with Client(url, user="root", password="s3c") as client:

@@ -268,7 +268,7 @@ def once_identified(number: int) -> IdentifiedMessage:
 
 
 @pytest.mark.asyncio
-async def test_what_is_remembered_is_bounded(running: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_remembered_event_identities_are_bounded(running: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the console does not remember any more, it finds in the store."""
     monkeypatch.setattr(stored_once, "MOST_IDENTITIES", 10)
     once = stored_once.StoredOnce()

@@ -144,7 +144,7 @@ def test_a_paused_group_hands_out_nothing_until_it_goes_on(site: GroupSite) -> N
 
 
 @pytest.mark.parametrize("what", ["pause", "resume"])
-def test_what_pauses_no_group(site: GroupSite, what: str) -> None:
+def test_invalid_pauses_of_groups_are_refused(site: GroupSite, what: str) -> None:
     site.make_group("billing", "line/#")
     site.make_group("secret", "plan/#")
     over_plan = "?filter=plan/%23"
@@ -236,7 +236,7 @@ def test_a_move_says_before_it_is_made_what_it_skips_and_repeats(site: GroupSite
     assert site.group("billing")["acked_offset"] == 7
 
 
-def test_what_moves_no_group(site: GroupSite) -> None:
+def test_invalid_moves_of_groups_are_refused(site: GroupSite) -> None:
     site.make_group("billing", "line/#", "1")
     site.make_group("secret", "plan/#", "1")
     for path, body, status, kind in (
@@ -408,7 +408,7 @@ def test_a_dead_letter_that_cannot_be_published_stays_open(site: GroupSite) -> N
 
 
 @pytest.mark.parametrize("what", ["publish", "drop"])
-def test_what_settles_no_dead_letter(site: GroupSite, what: str) -> None:
+def test_invalid_settlements_of_dead_letters_are_refused(site: GroupSite, what: str) -> None:
     site.die("billing", "1")
     site.die("other", "2")
     (letter,), (other,) = site.letters("billing"), site.letters("other")

@@ -96,7 +96,7 @@ def test_each_operation_refuses_query_parameters_that_it_does_not_have(site: Sit
         ("/clients/a/disconnect", "POST"),
     ],
 )
-def test_another_method_is_answered_with_those_of_the_path(site: Site, path: str, allowed: str) -> None:
+def test_wrong_method_is_answered_with_the_allowed_methods(site: Site, path: str, allowed: str) -> None:
     answer = site.client.ask("PATCH", path)
     assert (answer.status, answer.kind, answer.headers["allow"]) == (405, "method-not-allowed", allowed)
     if "GET" not in allowed and not path.startswith("/clients"):
@@ -206,7 +206,7 @@ def test_a_chunked_body_has_the_same_bound(site: Site) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"\x00" * 100, b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 100_000, b"\x16\x03\x01"])
-def test_what_is_no_http(site: Site, sent: bytes) -> None:
+def test_console_input_that_is_not_http(site: Site, sent: bytes) -> None:
     host, _, port = site.client.address.partition(":")
     with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
         connection.sendall(sent)

@@ -266,7 +266,7 @@ def test_an_answer_that_refuses_is_shown_as_text(browse: Callable[[], Browser]) 
     "to",
     ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/login", "\t//evil.example"],
 )
-def test_nobody_is_sent_elsewhere(browse: Callable[[], Browser], to: str) -> None:
+def test_login_redirects_nowhere_else(browse: Callable[[], Browser], to: str) -> None:
     came = browse().log_in(to)
     assert came.status == 200
     assert 'content="0; url=/"' in came.text

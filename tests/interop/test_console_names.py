@@ -37,7 +37,7 @@ def server(penstock_server: ServerFactory, tmp_path: Path) -> PenstockServer:
 
 
 @pytest.mark.parametrize("sent", ["basic", "bearer", "login"])
-def test_what_is_done_is_booked_as_the_tokens_subject(server: PenstockServer, sent: str) -> None:
+def test_console_acts_under_the_tokens_subject(server: PenstockServer, sent: str) -> None:
     url = console_url(server)
     headers = {"Authorization": f"Bearer {token('root')}" if sent == "bearer" else basic("admin", token("root"))}
     if sent == "login":

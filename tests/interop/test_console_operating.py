@@ -108,7 +108,7 @@ def test_the_log_says_what_it_holds_and_who_wrote_it(pages: ConsolePages, server
     pages.check()
 
 
-def test_who_publishes_and_who_subscribes(pages: ConsolePages, server: PenstockServer) -> None:
+def test_console_page_of_a_topics_publishers_and_subscribers(pages: ConsolePages, server: PenstockServer) -> None:
     PahoClient(server.port, client_id="reader-1", expiry_s=3_600, clean=False).connect().subscribe("asked/+", 1)
     PahoClient(server.port, client_id="writer-1").connect().publish("asked/for", [b"1", b"2"], 1)
     page = pages.open("/topic/readers?name=asked/for")
@@ -131,7 +131,7 @@ def test_a_delayed_message_is_cancelled(pages: ConsolePages, server: PenstockSer
     pages.check()
 
 
-def test_what_devices_send_is_text_on_every_page(pages: ConsolePages, server: PenstockServer) -> None:
+def test_device_input_is_plain_text_on_every_page(pages: ConsolePages, server: PenstockServer) -> None:
     topic, client_id = f"evil/{SCRIPT}/{TURNED.replace(chr(27), '')}", f"{IMAGE}-{SCRIPT}"
     evil = (
         PahoClient(server.port, client_id=client_id, expiry_s=3_600, clean=False)

@@ -156,7 +156,7 @@ def test_every_figure_is_known_summed_and_by_gateway(watched: Watched, browsers:
     window.context.close()
 
 
-def test_what_is_asked_wrongly(watched: Watched) -> None:
+def test_invalid_queries_of_the_overview_are_refused(watched: Watched) -> None:
     for query, status in (({"span": "2d"}, 400), ({"span": "banana"}, 400), ({"gateway": "nobody"}, 404)):
         assert watched.client.get("/server/history", **query).status == status
     for path in ("/?span=2w", "/overview/chart?of=secrets", "/overview/chart?span=2w"):

@@ -51,7 +51,7 @@ def test_serve_starts_it_and_both_end_together(penstock_server: ServerFactory, g
 
 
 @pytest.mark.parametrize("gateways", ["0", "1"])
-def test_it_ends_when_its_parent_is_killed(penstock_server: ServerFactory, gateways: str) -> None:
+def test_console_ends_when_its_parent_is_killed(penstock_server: ServerFactory, gateways: str) -> None:
     server = penstock_server(settings=ANYWHERE, gateways=gateways)
     console_url(server)
     child = console_of(server)
@@ -59,7 +59,7 @@ def test_it_ends_when_its_parent_is_killed(penstock_server: ServerFactory, gatew
     child.wait(TIMEOUT_S)
 
 
-def test_it_is_started_again_when_it_dies(penstock_server: ServerFactory) -> None:
+def test_console_is_started_again_when_it_dies(penstock_server: ServerFactory) -> None:
     server = penstock_server(settings=ANYWHERE)
     console_url(server)
     first = console_of(server)
@@ -257,7 +257,7 @@ def test_the_store_goes_away_and_comes_back(start_client_store: StartStore, star
     assert client.post("/messages", {"topic": "t", "payload": "x"}).status == 201
 
 
-def test_it_ends_by_a_signal_although_a_stream_is_open(
+def test_console_ends_by_a_signal_although_a_stream_is_open(
     start_client_store: StartStore, start_console: StartConsole
 ) -> None:
     console = start_console(start_client_store().url)

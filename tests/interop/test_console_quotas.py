@@ -90,7 +90,7 @@ def test_a_user_is_one_however_it_logs_in(start_site: StartSite) -> None:
     assert publish(site.user("bob")).status == 201
 
 
-def test_what_is_refused_has_no_idempotency_key(start_site: StartSite) -> None:
+def test_refused_publish_keeps_no_idempotency_key(start_site: StartSite) -> None:
     """The same request goes through later."""
     site = start_site(client_messages_per_s=2)
     alice = site.user("alice")

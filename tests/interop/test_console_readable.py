@@ -204,7 +204,7 @@ def test_the_pages_name_nothing_else(site: Site, user: str) -> None:
     assert seen(site, user, "/topics?prefix=hall/7/")[0] == 403
 
 
-def test_who_may_read_nothing_is_told_so(site: Site) -> None:
+def test_user_without_rights_to_read_is_told_so(site: Site) -> None:
     client = site.user("nobody")
     assert client.get("/session").json["readable"] == []
     assert client.get("/topics").kind == client.get("/retained", filter_="#").kind == "not-permitted"
@@ -221,7 +221,7 @@ def test_the_number_of_prefixes_is_bounded(site: Site) -> None:
     assert site.user("many").get("/topics", prefix="many/149/").status == 200
 
 
-def test_who_may_read_everything_sees_no_prefixes(site: Site) -> None:
+def test_user_with_all_rights_sees_no_prefixes(site: Site) -> None:
     assert site.user("root").get("/session").json["readable"] == ["#"]
     assert tree(site.user("root")).keys() == set(TOPICS)
     assert "You may read" not in seen(site, "root", "/topics")[1]

@@ -59,7 +59,7 @@ def server(penstock_server: ServerFactory) -> PenstockServer:
     return penstock_server(flush="async")
 
 
-def test_what_clients_and_operators_do_there(server: PenstockServer) -> None:
+def test_clients_and_operators_use_the_private_socket(server: PenstockServer) -> None:
     assert (server.data / "console.sock").stat().st_mode & 0o777 == 0o600
     device = Device(server.port, "d-1")
     assert device.connect().reason_code is ReasonCode.SUCCESS
@@ -131,7 +131,7 @@ async def until_permitted(user: Client, topic: str) -> None:
         await asyncio.sleep(0.05)
 
 
-def test_what_is_sent_again_after_a_kill_is_stored_once(server: PenstockServer) -> None:
+def test_publish_resent_after_a_kill_is_stored_once(server: PenstockServer) -> None:
     batch = RecordBatch()
     batch.append(RecordType.MESSAGE, b"once", topic=b"line/1")
     name = f"{PRODUCER}console-1"

@@ -117,13 +117,13 @@ def test_settings_about_clients_take_the_place_of_the_password(data: Path, tmp_p
     assert not (data / "passwords").exists()
 
 
-def test_who_listens_on_loopback_only_needs_no_password(data: Path) -> None:
+def test_container_on_loopback_needs_no_password(data: Path) -> None:
     container = Container(data, "--listen", "mqtt://127.0.0.1:0")
     container.publish()
     container.close()
 
 
-def test_it_listens_on_all_addresses_unless_one_is_set(data: Path, tmp_path: Path) -> None:
+def test_container_listens_on_all_addresses_by_default(data: Path, tmp_path: Path) -> None:
     serve = ["serve", "--data", str(data)]
     arguments, environment = prepared(serve, {"A": "b"})
     assert arguments == [*serve, "--listen", "mqtt://0.0.0.0:1883"]
@@ -144,7 +144,7 @@ def test_it_listens_on_all_addresses_unless_one_is_set(data: Path, tmp_path: Pat
         assert prepared(given, variables) == (given, variables)
 
 
-def test_what_is_wrong_is_said_in_a_line(data: Path) -> None:
+def test_container_reports_errors_in_one_line(data: Path) -> None:
     with pytest.raises(SettingsError, match="both PENSTOCK_ALLOW_ANONYMOUS and"):
         prepared(["serve"], {"PENSTOCK_ALLOW_ANONYMOUS": "true", "PENSTOCK_AUTH__ALLOW_ANONYMOUS": "true"})
     with pytest.raises(UsageError, match="expected one argument"):

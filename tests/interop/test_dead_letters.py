@@ -69,7 +69,7 @@ async def settle(operator: OperatorConnection, group: str, at: int, record: Reco
     return (await operator.ask(request, OperatorDone)).found
 
 
-def test_they_are_settled_in_any_order(server: PenstockServer) -> None:
+def test_dead_letters_are_settled_in_any_order(server: PenstockServer) -> None:
     async def some(client: Client, operator: OperatorConnection) -> list[int]:
         await die(client, "billing", 6, headers={"unit": "C"}, qos=1)
         await die(client, "billing2", 2)

@@ -84,7 +84,7 @@ def has(gateway: psutil.Process, client: Leaver) -> bool:
 
 
 @pytest.mark.topologies("shared port")
-def test_one_of_several_is_stopped_then_all(penstock_server: ServerFactory) -> None:
+def test_draining_of_one_gateway_then_all(penstock_server: ServerFactory) -> None:
     server = penstock_server()
     gateway, _ = gateways_of(server)
     clients = [Leaver(server.port, client_id=f"c{i}") for i in range(16)]

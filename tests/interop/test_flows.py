@@ -76,7 +76,7 @@ def flow(to: str, more: str = "") -> str:
     return f'[flow.alarms]\nfrom = "plant/#"\nto = "{to}"\n{more}\n'
 
 
-def test_what_passes_is_sent_as_a_cloudevent_and_signed(started: Any, hook: HookServer, client: Client) -> None:
+def test_flow_sends_signed_cloudevents(started: Any, hook: HookServer, client: Client) -> None:
     more = (
         'where = "json.celsius > 90"\ntype = "com.example.alarm"\nsign = { env = "HOOK_KEY" }\n'
         'map = { topic = "alarms/{levels[1]}", payload = "{json.celsius}" }'

@@ -41,7 +41,7 @@ def client(store: StoreProcess) -> Iterator[Client]:
         yield client
 
 
-def test_what_messages_become_and_which_are_rejected(
+def test_messages_from_amqp_are_mapped_or_rejected(
     rabbitmq: RabbitMqBroker, store: StoreProcess, client: Client, tmp_path: Path
 ) -> None:
     queue, mapped = new_queue(rabbitmq), new_queue(rabbitmq)
@@ -87,7 +87,7 @@ def test_what_messages_become_and_which_are_rejected(
     assert "Traceback" not in said
 
 
-def test_what_is_not_there_or_refuses_is_waited_for(
+def test_flow_waits_for_an_amqp_queue_that_is_missing_or_refuses(
     rabbitmq: RabbitMqBroker, store: StoreProcess, client: Client, tmp_path: Path
 ) -> None:
     """Each is told in one line that says what to correct."""

@@ -196,7 +196,7 @@ def test_a_flow_may_begin_now(start: Start, kafka: KafkaBroker, topic: str, clie
     assert set(stored(client)["in/0"]) == {b"probe", b"while it was away"}
 
 
-def test_what_kafka_deleted_unread_is_told_with_its_number(
+def test_records_deleted_unread_by_kafka_are_counted(
     start: Start, kafka: KafkaBroker, topic: str, client: Client
 ) -> None:
     produce(kafka, topic, numbers(10))
@@ -229,7 +229,7 @@ def command(store: StoreProcess, *arguments: str) -> Any:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def test_it_is_listed_and_pauses(
+def test_flow_from_kafka_is_listed_and_pauses(
     start: Start, kafka: KafkaBroker, topic: str, client: Client, store: StoreProcess
 ) -> None:
     def row() -> dict[str, Any]:

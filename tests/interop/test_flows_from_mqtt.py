@@ -55,7 +55,7 @@ def comes(device: PahoClient, client: Client, topic: str) -> bool:
     return bool(list(client.read(topic)))
 
 
-def test_what_messages_become_and_which_are_letters(
+def test_messages_from_mqtt_are_mapped_or_become_dead_letters(
     store: StoreProcess, client: Client, tmp_path: Path, mosquitto_port: int
 ) -> None:
     device = PahoClient(mosquitto_port).connect()
@@ -108,7 +108,7 @@ def test_what_messages_become_and_which_are_letters(
         device.leave()
 
 
-def test_what_comes_while_the_flow_is_away_comes_later_and_ids_count_once(
+def test_messages_published_while_the_flow_is_away_come_later_and_ids_count_once(
     store: StoreProcess, client: Client, tmp_path: Path, mosquitto_port: int
 ) -> None:
     part = FlowsPart(store, tmp_path, flow("plant", f"mqtt://127.0.0.1:{mosquitto_port}/line/#"))
@@ -158,7 +158,7 @@ def test_a_bridge_both_ways_over_the_same_topics_sends_nothing_back(
         taker.leave()
 
 
-def test_what_a_broker_refuses_is_told_and_waited_for(
+def test_flow_waits_for_a_broker_that_refuses(
     store: StoreProcess, client: Client, tmp_path: Path, start_mosquitto: StartMosquitto
 ) -> None:
     away = free_port()

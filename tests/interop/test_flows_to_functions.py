@@ -99,7 +99,7 @@ def test_each_message_has_its_end_whatever_the_function_does_with_others(
     ],
 )
 @pytest.mark.parametrize("command", ["test", "run"])
-def test_what_is_wrong_is_told_before_anything_starts(
+def test_errors_of_flows_to_functions_are_told_before_the_start(
     store: StoreProcess, tmp_path: Path, to: str, told: str, command: str
 ) -> None:
     (tmp_path / "flows.toml").write_text(f'[flow.work]\nfrom = "plant/#"\nto = "{to}"\n')

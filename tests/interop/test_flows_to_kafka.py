@@ -113,7 +113,7 @@ def test_binary_and_raw_records(kafka: KafkaBroker, topic: str, flows: Any, clie
 
 
 @pytest.mark.parametrize("mode", ["", ONCE])
-def test_what_a_topic_does_not_take_is_a_dead_letter_and_its_neighbours_go(
+def test_message_that_kafka_refuses_becomes_a_dead_letter_alone(
     kafka: KafkaBroker, topic: str, flows: Any, client: Client, mode: str
 ) -> None:
     kafka.create_topic(topic, max__message__bytes=2_000)

@@ -97,7 +97,7 @@ def test_messages_of_each_format_reach_mosquitto(
         taker.leave()
 
 
-def test_what_a_broker_does_not_let_in_is_told_and_comes_later(
+def test_messages_wait_for_a_broker_that_refuses_the_flow(
     store: StoreProcess,
     client: Client,
     tmp_path: Path,

@@ -52,7 +52,9 @@ def listed(server: PenstockServer, command: str) -> dict[str, Any]:
 
 
 @ONE_PROCESS
-def test_what_a_flow_does_is_told(penstock_server: ServerFactory, hook: HookServer, tmp_path: Path) -> None:
+def test_flow_is_reported_in_metrics_commands_and_console(
+    penstock_server: ServerFactory, hook: HookServer, tmp_path: Path
+) -> None:
     file = tmp_path / "flows.toml"
     file.write_text(f'[flow.alarms]\nfrom = "plant/#"\nto = "{hook.url}"\nretry_after_s = 0.01\nattempts = 2\n')
     settings = {"flows.file": file, "console.enabled": "true", "console.listen": "127.0.0.1:0"}

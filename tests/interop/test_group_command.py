@@ -105,7 +105,7 @@ def test_list_show_reset_drop(store: StoreProcess, admin: str) -> None:
     assert json.loads(group(store, "list", "--json")) == []
 
 
-def test_what_cannot_be(tmp_path: Path) -> None:
+def test_invalid_group_commands_are_refused(tmp_path: Path) -> None:
     store = StoreProcess(tmp_path, settings={"wire.token": TOKEN})
     try:
         assert b"token" in refused(store, "list")

@@ -103,7 +103,7 @@ def test_a_group_that_nobody_uses_and_that_holds_nothing_goes(site: Site) -> Non
     assert joined(site.device("alice", "a"), "more", "and more").reason_codes == (OK, OK)
 
 
-def test_what_the_sdk_uses_stays(site: Site) -> None:
+def test_group_that_the_sdk_uses_stays(site: Site) -> None:
     device = site.device("alice", "a", expiry_s=0)
     joined(device, "both", "mqtt")
     with Client(site.store.url.replace("tcp://", "penstock://")) as client, client.subscribe("t/#", group="both"):

@@ -90,7 +90,7 @@ def test_rules_for_a_client_identifier_that_each_may_have(start: Any, hook: Http
     assert code() is ReasonCode.SUCCESS
 
 
-def test_what_is_asked(start: Any, hook: HttpAnswers, tmp_path: Path) -> None:
+def test_hook_requests_have_all_fields(start: Any, hook: HttpAnswers, tmp_path: Path) -> None:
     header = write_secret(tmp_path / "header", "Authorization: Bearer abc\n")
     server = start(http_header_file=header)
     device = connected(server)
@@ -118,7 +118,7 @@ def test_what_is_asked(start: Any, hook: HttpAnswers, tmp_path: Path) -> None:
     assert hook.connections <= 4
 
 
-def test_what_it_says_of_publishing_and_subscribing_holds(penstock_server: ServerFactory, hook: HttpAnswers) -> None:
+def test_hook_decides_about_publishing_and_subscribing(penstock_server: ServerFactory, hook: HttpAnswers) -> None:
     hook.respond = by_topic({"publish yes": 1, "subscribe yes": 1, "subscribe #": 2, "retain yes": 0})
     server = penstock_server(
         settings={"auth.http_connect_url": f"{hook.url}/connect", "auth.http_permission_url": f"{hook.url}/may"}
@@ -194,7 +194,7 @@ def test_answers_are_remembered_for_a_while(start_one: Any, hook: HttpAnswers) -
         (200, {"result": "allow", "permissions": [RULE] * 101}, ReasonCode.SERVER_UNAVAILABLE),
     ],
 )
-def test_what_is_made_of_its_answers(
+def test_hook_answers_of_every_kind(
     shared_server: SharedServers, shared_hook: HttpAnswers, status: int, answer: Any, expected: ReasonCode
 ) -> None:
     settings = {"auth.http_connect_url": f"{shared_hook.url}/connect", "auth.http_breaker_failures": 1_000}
@@ -247,7 +247,7 @@ def test_a_hook_that_fails_is_not_asked_for_a_while(start_one: Any, hook: HttpAn
     assert "answers again" in server.log_text()
 
 
-def test_nobody_there_is_a_refusal(penstock_server: ServerFactory, free_port: int) -> None:
+def test_unreachable_hook_is_a_refusal(penstock_server: ServerFactory, free_port: int) -> None:
     server = penstock_server(settings={"auth.http_connect_url": f"http://127.0.0.1:{free_port}/"})
     assert Device(server.port, "d").connect("u", "p").reason_code is ReasonCode.SERVER_UNAVAILABLE
     assert Device(server.port, "d", 4).connect("u", "p").reason_code is ReasonCode.SERVER_UNAVAILABLE
@@ -323,7 +323,7 @@ def test_subscriptions_are_asked_about_again_at_a_reload(start: Any, hook: HttpA
     assert device.next(Publish).payload == b"b"
 
 
-def test_who_comes_back_while_there_is_no_answer(start: Any, hook: HttpAnswers) -> None:
+def test_session_resumed_while_the_hook_does_not_answer(start: Any, hook: HttpAnswers) -> None:
     """Closed with 0x89, the subscriptions stay; a new one is refused with 0x87."""
     known = by_topic({"subscribe a": 1, "publish a": 1})
     hook.respond = known

@@ -110,7 +110,7 @@ def test_a_right_that_the_server_takes_away_reaches_what_is_open(site: Site, nam
     assert f"subscribe {opening.topic_filter}: not allowed any more" in str(peer.events)  # type: ignore[attr-defined]
 
 
-def test_what_is_open_stays_without_an_answer(site: Site) -> None:
+def test_open_references_stay_without_an_answer_of_the_hook(site: Site) -> None:
     """As an MQTT client's subscription does."""
     peer = site.client("c")
     for name in ("level", "group"):
@@ -126,7 +126,7 @@ def test_what_is_open_stays_without_an_answer(site: Site) -> None:
     until_closed(peer)
 
 
-def test_what_is_closed_is_not_asked_about(site: Site) -> None:
+def test_closed_references_are_not_asked_about(site: Site) -> None:
     peer = site.client("c")
     assert isinstance(peer.call(OPENED["level"]), wire.Following)
     peer.tell(wire.Unfollow([1]))

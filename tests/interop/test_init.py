@@ -56,7 +56,7 @@ head -1 $files/watched.log
     assert run(BEGIN + script, tmp_path).splitlines()[-1] == "devices/device-1/temperature 21.5"
 
 
-def test_what_it_prints_word_by_word_and_who_is_refused(tmp_path: Path) -> None:
+def test_init_secure_commands_work_as_printed(tmp_path: Path) -> None:
     script = f"""
 cd /srv
 penstock init --secure {FOLDER} > $files/said.log
@@ -166,7 +166,7 @@ def test_everything_is_for_its_owner(tmp_path: Path) -> None:
     assert all(password not in path.read_text() for path in found if path.is_file() and path.suffix != ".password")
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_init_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "permissions.toml").write_text("mine")
     assert "is not empty" in init(tmp_path, code=2)
     assert [path.name for path in tmp_path.iterdir()] == ["permissions.toml"]

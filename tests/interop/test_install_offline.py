@@ -35,7 +35,7 @@ def offline(*command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_what_is_installed_is_started_with_one_line(tmp_path: Path) -> None:
+def test_make_serve_starts_what_is_installed_offline(tmp_path: Path) -> None:
     """The stamp is older than pyproject.toml, and everything else is as it is in this checkout."""
     stamp = tmp_path / "penstock-installed"
     stamp.touch()
@@ -62,7 +62,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_missing_is_named(checkout: Path) -> None:
+def test_offline_install_names_what_is_missing(checkout: Path) -> None:
     install = (".ci/install", sys.executable, "stamp")
     assert offline(*install, cwd=checkout).returncode == 0
     (checkout / "pyproject.toml").write_text(PROJECT.format(more='"no-such-thing>=3"'))

@@ -86,7 +86,7 @@ def test_a_later_producer_of_that_name_fences_the_one_before(kafka: KafkaBroker,
     assert committed(kafka, topic) == [b"of the later one"]
 
 
-def test_what_was_committed_is_there_after_a_kill(kafka: KafkaBroker, topic: str) -> None:
+def test_committed_records_survive_a_kill_of_kafka(kafka: KafkaBroker, topic: str) -> None:
     producer = transactional(kafka, topic)
     write(producer, topic, b"committed")
     producer.commit_transaction(TIMEOUT_S)

@@ -94,7 +94,9 @@ def test_a_unix_socket_that_was_left_behind(penstock_server: ServerFactory, tmp_
 
 
 @SHARED_PORT  # and the path, which the processes inherit
-def test_who_is_behind_a_proxy(penstock_server: ServerFactory, tmp_path: Path, topology: str) -> None:
+def test_proxy_protocol_names_clients_of_every_listener(
+    penstock_server: ServerFactory, tmp_path: Path, topology: str
+) -> None:
     path = tmp_path / "mqtt.sock"
     urls = f"mqtt://127.0.0.1:0?proxy_protocol=2,unix://{path}" + (
         "" if topology == "shared port" else "?proxy_protocol=2"

@@ -117,7 +117,7 @@ def test_logins_of_clients_that_left_are_not_verified(
     assert process.cpu_times().user - cpu_s < 6  # 600 of them take 15
 
 
-def test_what_a_client_sends_before_it_leaves_without_waiting_is_taken(
+def test_messages_of_a_client_that_leaves_without_waiting_are_stored(
     penstock_server: ServerFactory, passwords: Path
 ) -> None:
     server = penstock_server(settings={"auth.password_file": passwords})
@@ -178,7 +178,7 @@ def megabytes(server: PenstockServer) -> float:
     return float(psutil.Process(server.process.pid).memory_info().rss) / (1 << 20)
 
 
-def test_what_connections_without_a_connect_keep_is_bounded(penstock_server: ServerFactory) -> None:
+def test_memory_of_connections_without_a_connect_is_bounded(penstock_server: ServerFactory) -> None:
     server = penstock_server(settings={"gateway.connecting_bytes": 4 << 20})
     before = megabytes(server)
     connect = encode(Connect("c", 5, will=Will("a", bytes(60_000))), 5)

@@ -173,7 +173,7 @@ async def test_the_entry_of_a_dead_gateway_expires(start_cluster: StartCluster) 
 
 
 @pytest.mark.asyncio
-async def test_what_redis_forgot_is_written_anew(start_cluster: StartCluster) -> None:
+async def test_entries_that_redis_lost_are_written_again(start_cluster: StartCluster) -> None:
     async with Traffic(start_cluster(with_redis=True)) as traffic:
         await traffic.until_told(ONE)
         with redis.Redis(port=traffic.cluster.redis.port) as client:

@@ -197,7 +197,7 @@ def test_the_default_namespace_is_bounded_where_that_is_set(start_with_default: 
     assert site.answer.reason_code is EXCEEDED
 
 
-def test_what_the_default_namespace_stores_is_bounded(start_with_default: Callable[..., WithDefault]) -> None:
+def test_quotas_of_the_default_namespace(start_with_default: Callable[..., WithDefault]) -> None:
     site = start_with_default(topics=4, delayed=1, retained=2)
     alice, nobody, carol = site.device("a", 0, "alice"), site.device("n", 1, ""), site.device("c", 0, CAROL)
     assert published(alice, "t/1", retain=True).reason_code is OK

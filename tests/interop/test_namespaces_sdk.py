@@ -114,7 +114,7 @@ async def test_history_from_any_place_is_the_namespaces(store: StoreProcess) -> 
         assert (await anext(following)).payload == b"mine"
 
 
-async def test_one_client_sees_the_log_as_it_is(store: StoreProcess) -> None:
+async def test_operator_client_sees_names_as_in_the_log(store: StoreProcess) -> None:
     async with client(store, "acme") as mine:
         await mine.publish("line/7", b"x")
     async with client(store, "", namespace="*") as operator:
@@ -148,7 +148,7 @@ async def test_a_token_is_for_its_namespace_alone(store: StoreProcess) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "beta"])
-async def test_what_a_client_may_not_name(store: StoreProcess, name: str) -> None:
+async def test_sdk_client_cannot_use_names_of_other_namespaces(store: StoreProcess, name: str) -> None:
     async with client(store, "acme") as victim:
         receipt = await victim.publish("a", b"secret", key="k")
         late = await victim.publish("a", b"late", delay=3_000)
@@ -294,7 +294,7 @@ async def test_a_user_of_a_namespace_is_judged_by_the_names_that_it_knows(users:
             await other.publish("line/7", b"")
 
 
-async def test_which_namespace_a_user_is_of(users: Users) -> None:
+async def test_namespace_of_an_sdk_user(users: Users) -> None:
     async with users.client("alice", "acme", password="acme/alice") as mine:
         receipt = await mine.publish("line/7", b"x")
     async with users.client("alice", token="acme-secret", password="acme/alice") as mine:

@@ -143,7 +143,7 @@ def shows_nothing(peer: WirePeer, kind: type[WireMessage], ref: int) -> bool:
     return isinstance(answer, wire.Failed) or (isinstance(answer, wire.Checked) and not answer.queues)
 
 
-def test_who_makes_another_connection_opens_its_things_again(site: Site) -> None:
+def test_new_connection_opens_its_references_again(site: Site) -> None:
     """With the same rights it is the same consumer, and has the messages that it had."""
     first = site.ann()
     ref = opened(first)[of_group.Pop]

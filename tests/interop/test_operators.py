@@ -55,7 +55,7 @@ def connected(server: PenstockServer, client_id: str, **fields: Any) -> Device:
     return device
 
 
-def test_who_is_there_and_who_is_told_to_go(server: PenstockServer) -> None:
+def test_client_commands_list_and_disconnect(server: PenstockServer) -> None:
     first = connected(server, "d-1", session_expiry_interval=300)
     first.subscribe("a/#", 1)
     second = connected(server, "d-2")

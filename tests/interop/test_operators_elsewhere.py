@@ -56,7 +56,7 @@ def test_an_operator_with_the_token(store: StoreProcess, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("role", ["client", "gateway", "none"])
-def test_another_token_lets_no_operator_in(store: StoreProcess, tmp_path: Path, role: str) -> None:
+def test_operator_with_another_token_is_refused(store: StoreProcess, tmp_path: Path, role: str) -> None:
     token_file = write_secret(tmp_path / "token", TOKENS.get(role, "a guess"))
     for command in (("client", "list"), ("ban", "list"), ("client", "disconnect", "d")):
         refused = operate(*command, *at(store, token_file))

@@ -124,7 +124,7 @@ def test_an_anonymous_clients_session_is_its_own(server: PenstockServer) -> None
     assert connect(server, "anonymous", NOBODY, **DURABLE)[1].session_present
 
 
-def test_it_is_said(server: PenstockServer) -> None:
+def test_refused_session_is_logged(server: PenstockServer) -> None:
     """Of many such lines there are a few a second."""
     _owner, _ = connect(server, "told", A)
 

@@ -66,7 +66,7 @@ def test_anything_else_does_not(server: PenstockServer, version: int, username: 
 
 
 @VERSIONS
-def test_nobody_in_particular_is_not_let_in_unless_that_is_said(
+def test_anonymous_clients_are_refused_unless_allowed(
     server: PenstockServer, version: int, shared_server: SharedServers, fixed: Path
 ) -> None:
     assert Device(server.port, "d", version).connect().reason_code is ReasonCode.NOT_AUTHORIZED
@@ -76,7 +76,7 @@ def test_nobody_in_particular_is_not_let_in_unless_that_is_said(
     assert wrong.reason_code is ReasonCode.BAD_USER_NAME_OR_PASSWORD
 
 
-def test_what_comes_behind_a_connect_waits_for_the_answer(server: PenstockServer) -> None:
+def test_packets_after_a_connect_wait_for_the_password_check(server: PenstockServer) -> None:
     device = Device(server.port, "d")
     device.send_connect("alice", "in wonderland")
     device.publish("a", b"1", 1)
@@ -85,7 +85,7 @@ def test_what_comes_behind_a_connect_waits_for_the_answer(server: PenstockServer
     assert {type(device.receive()) for _ in range(2)} == {PubAck, PingResp}
 
 
-def test_what_a_refused_client_sent_behind_its_connect_is_not_stored(server: PenstockServer) -> None:
+def test_messages_of_a_refused_client_are_not_stored(server: PenstockServer) -> None:
     good = Device(server.port, "good")
     good.connect("alice", "in wonderland")
     good.subscribe("a")

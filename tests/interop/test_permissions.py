@@ -79,7 +79,7 @@ def admin(server: PenstockServer) -> Device:
 
 
 @pytest.mark.catalogue("G27")
-def test_what_is_allowed_arrives_and_the_rest_is_refused(server: PenstockServer, admin: Device) -> None:
+def test_allowed_messages_arrive_and_others_are_refused(server: PenstockServer, admin: Device) -> None:
     sensor = device(server, "s1")
     for _ in range(2):  # asked, and remembered
         assert sensor.published("devices/s1/t", b"1") is ReasonCode.SUCCESS
@@ -214,7 +214,7 @@ def hiding(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         ("open/x", True),
     ],
 )
-def test_what_stands_behind_another_topic_is_judged(
+def test_topic_inside_another_topic_is_judged(
     shared_server: SharedServers, hiding: dict[str, object], topic_filter: str, is_granted: bool
 ) -> None:
     reader = device(shared_server(settings=hiding), "reader", ("reader", "p"))

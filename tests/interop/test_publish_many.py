@@ -94,7 +94,7 @@ async def test_a_bad_one_and_nothing_is_sent(url: str, bad: Any, error: type[Exc
 
 
 @pytest.mark.asyncio
-async def test_who_gets_no_answer_is_told_of_each(start_client_store: StartStore) -> None:
+async def test_publish_many_without_an_answer_names_each_message(start_client_store: StartStore) -> None:
     running: StoreProcess = start_client_store()
     async with Client(running.url.replace("tcp://", "penstock://"), timeout_s=0.5) as client:
         await client.publish("a", b"there")
@@ -105,7 +105,7 @@ async def test_who_gets_no_answer_is_told_of_each(start_client_store: StartStore
 
 
 @pytest.mark.asyncio
-async def test_nobody_waits_for_them_any_more(url: str) -> None:
+async def test_cancelled_publish_many_disturbs_nothing(url: str) -> None:
     async with Client(url) as client:
         sending = asyncio.create_task(client.publish_many([("a", bytes(1_000))] * 20_000))
         await asyncio.sleep(0)

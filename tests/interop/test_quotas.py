@@ -54,7 +54,7 @@ def figures(server: PenstockServer) -> dict[str, float]:
     [{"client_messages_per_s": 50}, {"client_bytes_per_s": 5_000}, {"client_messages_per_s": 50, "burst_ms": 100}],
     ids=lambda quota: " ".join(quota),
 )
-def test_who_publishes_too_fast_is_slowed_and_loses_nothing(
+def test_fast_publisher_is_slowed_and_loses_nothing(
     shared_server: SharedServers, qos: int, quota: dict[str, int]
 ) -> None:
     server = shared_server(admin="127.0.0.1:0", settings={f"quota.{name}": each for name, each in quota.items()})
@@ -72,7 +72,7 @@ def test_who_publishes_too_fast_is_slowed_and_loses_nothing(
     assert figures(server)[f'penstock_messages_received_total{{qos="{qos}"}}'] >= 150
 
 
-def test_one_message_larger_than_a_seconds_share_passes(shared_server: SharedServers) -> None:
+def test_message_larger_than_a_seconds_quota_passes(shared_server: SharedServers) -> None:
     server = shared_server(settings={"quota.client_bytes_per_s": 10_000})
     device = connected(server, "d")
     assert device.published("a", bytes(30_000)) is OK
@@ -149,7 +149,7 @@ def test_retained_messages_of_a_user(shared_server: SharedServers, passwords: Pa
     assert found['penstock_quota_refused_total{quota="retained"}'] == 2
 
 
-def test_what_waits_for_the_clients_of_a_user(penstock_server: ServerFactory, passwords: Path) -> None:
+def test_quota_of_bytes_that_wait_for_a_users_clients(penstock_server: ServerFactory, passwords: Path) -> None:
     """None reads. Those that are too many have to go, and find everything when they are back."""
     settings = {"auth.password_file": passwords, "quota.user_waiting_bytes": 4_000_000}
     settings |= {"gateway.write_buffer_bytes": 500_000}

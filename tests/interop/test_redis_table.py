@@ -76,7 +76,7 @@ async def test_the_copy_is_what_the_gateway_watches(server: RedisServer, monkeyp
 
 
 @pytest.mark.asyncio
-async def test_who_is_none_of_ours_or_not_whole_is_not_in_the_copy(server: RedisServer) -> None:
+async def test_redis_copy_leaves_out_foreign_and_partial_entries(server: RedisServer) -> None:
     ours, other = Gateway(server), Gateway(server, "other")
     store = RedisTable(server.url, lambda name: name in ("gw", "partial"))
     for each in (store, ours.entry, other.entry):
@@ -144,7 +144,7 @@ async def test_a_wrong_url_or_a_missing_package_is_said_in_one_line(monkeypatch:
 
 
 @pytest.mark.asyncio
-async def test_it_ends_whatever_it_is_doing(server: RedisServer) -> None:
+async def test_redis_entry_ends_at_any_time(server: RedisServer) -> None:
     """A cancellation in the very turn of the loop in which a write is done gets lost in Python 3.11."""
     for turns in range(60):
         gateway = Gateway(server)

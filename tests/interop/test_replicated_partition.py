@@ -96,7 +96,7 @@ def test_frames_come_back_and_the_mark_is_checked(kafka_cluster: KafkaCluster) -
             assert isinstance(both.fetch(3, wrong), PartitionForeign)
 
 
-def test_another_topic_of_that_name_is_refused(kafka_cluster: KafkaCluster) -> None:
+def test_topic_with_another_id_is_refused(kafka_cluster: KafkaCluster) -> None:
     with partition(kafka_cluster, topic_id="another") as both:
         answer = both.fetch(0)
         assert isinstance(answer, PartitionForeign)
@@ -109,7 +109,7 @@ def test_a_frame_that_is_too_large_is_refused_for_certain(kafka_cluster: KafkaCl
         assert both.stands(2) == 0
 
 
-def test_what_was_deleted_in_front_of_the_mark_is_told(kafka_cluster: KafkaCluster) -> None:
+def test_records_deleted_before_the_mark_are_told(kafka_cluster: KafkaCluster) -> None:
     with partition(kafka_cluster) as both:
         for number in range(1, 4):
             both.stands(number)

@@ -30,7 +30,7 @@ def fault(cluster: KafkaCluster, accepts_two: bool = False, **made: Any) -> str:
     return ""
 
 
-def test_what_is_refused_names_the_setting(kafka_cluster: KafkaCluster) -> None:
+def test_unfit_topic_is_refused_with_the_setting(kafka_cluster: KafkaCluster) -> None:
     faults = {
         "store.replicated_log: topic .* has 2 partitions": fault(kafka_cluster, partitions=2),
         "store.replicated_log: topic .* a replication factor of 1": fault(kafka_cluster, replicas=1),
@@ -63,7 +63,7 @@ def test_create_makes_one_that_is_taken(kafka_cluster: KafkaCluster) -> None:
     assert "store.accept_two_replicas" in str(CliRunner().invoke(app_for(two), two).exception)
 
 
-def test_what_is_not_there(kafka_cluster: KafkaCluster) -> None:
+def test_missing_topic_or_broker_is_reported(kafka_cluster: KafkaCluster) -> None:
     with pytest.raises(
         TopicUnfit, match=r"store\.replicated_log: topic nothing of Kafka is not there; `penstock cluster"
     ):

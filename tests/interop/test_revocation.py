@@ -187,7 +187,7 @@ def test_an_authority_that_is_taken_away(
 
 
 @ONE
-def test_whoever_issued_it_needs_a_list(
+def test_every_authority_needs_a_revocation_list(
     penstock_server: ServerFactory, tmp_path: Path, settings: dict[str, object], ca: Certificate
 ) -> None:
     other = authority(tmp_path, "other-authority")
@@ -197,7 +197,7 @@ def test_whoever_issued_it_needs_a_list(
     wait_for_log(server, "there is no CRL of who issued it, see gateway.tls_client_crl_file")
 
 
-def test_what_is_wrong_with_a_list_is_said_in_a_line(
+def test_errors_of_a_revocation_list_are_one_line(
     tmp_path: Path, settings: dict[str, object], ca: Certificate, crl: Path
 ) -> None:
     crl.write_text("nothing")

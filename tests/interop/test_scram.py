@@ -75,7 +75,7 @@ def enter(server: PenstockServer, client: ScramClient, name: str = "d") -> Devic
 
 
 @pytest.mark.mqtt("MQTT-4.12.0-2", "MQTT-4.12.0-5", "MQTT-3.15.2-1", "MQTT-3.15.2-2", "MQTT-3.15.2-3")
-def test_who_knows_the_password_comes_in_and_the_server_knows_it_too(server: PenstockServer) -> None:
+def test_scram_login_with_the_right_password(server: PenstockServer) -> None:
     device = enter(server, scram())
     assert device.published("a") is ReasonCode.SUCCESS
 
@@ -92,7 +92,7 @@ def test_a_client_may_leave_its_first_message_for_later(server: PenstockServer) 
 
 @pytest.mark.mqtt("MQTT-4.12.0-4")
 @pytest.mark.parametrize("who", [("alice", "wrong"), ("nobody", "x"), ("carol", "carols")])
-def test_nobody_else_does_and_all_are_answered_alike(server: PenstockServer, who: tuple[str, str]) -> None:
+def test_scram_refuses_others_with_the_same_answer(server: PenstockServer, who: tuple[str, str]) -> None:
     device, client = Device(server.port, "d"), scram(*who)
     begin(device, client)
     device.send(auth(GO_ON, client.get_client_final()))
@@ -170,7 +170,7 @@ def test_authenticating_again(server: PenstockServer) -> None:
 
 @pytest.mark.mqtt("MQTT-4.12.1-2")
 @pytest.mark.parametrize("who", [("alice", "wrong"), ("bob", "bobs")])
-def test_who_fails_to_or_is_somebody_else_has_to_go(server: PenstockServer, who: tuple[str, str]) -> None:
+def test_failed_re_authentication_ends_the_connection(server: PenstockServer, who: tuple[str, str]) -> None:
     device = enter(server, scram())
     authenticate_again(device, scram(*who))
     packet = device.next(Disconnect)

@@ -74,7 +74,7 @@ async def test_a_receipt_says_where_the_message_is(client: Client) -> None:
     assert live.queue_offset is None
 
 
-async def test_one_message_at_a_time_is_sent_once_a_turn(client: Client) -> None:
+async def test_single_messages_are_sent_once_a_turn(client: Client) -> None:
     requests, turns = client._opened.requests, 0
     outgoing = requests.outgoing
 
@@ -104,7 +104,7 @@ async def test_every_wish_is_answered(start_client_store: StartStore, flush: str
     [("async", {"flushed"}), ("buffered", {"flushed"}), ("sync", {"flushed", None})],
 )
 @pytest.mark.catalogue("A2")
-async def test_what_waits_for_a_disk_that_stalls(
+async def test_receipts_by_wait_while_the_disk_stalls(
     start_client_store: StartStore, flush: str, waiting: set[str | None]
 ) -> None:
     """`stored` is answered without the disk, `flushed` by it alone; without a wish it is as the policy says."""
@@ -122,7 +122,7 @@ async def test_what_waits_for_a_disk_that_stalls(
 
 
 @pytest.mark.catalogue("D12")
-async def test_one_batch_is_stored_as_one_and_each_message_is_found(client: Client) -> None:
+async def test_batch_is_stored_as_one_and_each_message_is_found(client: Client) -> None:
     sizes = (4, 1, 3)
     receipts: list[Receipt] = []
     for size in sizes:
@@ -152,7 +152,7 @@ async def test_a_place_in_the_middle_of_a_batch_and_its_compressed_payload(clien
 
 
 @pytest.mark.catalogue("D12")
-async def test_what_is_no_batch(client: Client) -> None:
+async def test_invalid_batches_are_refused(client: Client) -> None:
     async with client.batch() as batch:
         batch.publish("a", b"1", wait="stored")
         with pytest.raises(BatchRefused, match="a batch has one topic: 'a', and not 'b' as well"):
@@ -351,7 +351,7 @@ async def test_keys_and_topics_with_one_hash_in_java(client: Client, running: St
 
 
 @pytest.mark.catalogue("E18")
-async def test_one_message_seen_by_mqtt_and_by_the_client(
+async def test_message_is_the_same_for_mqtt_and_the_client(
     client: Client, running: StoreProcess, tmp_path: Path
 ) -> None:
     """MQTT shows no log_offset, but a subscriber can ask to be given what stands from one on."""
@@ -470,7 +470,7 @@ async def test_a_store_that_does_not_answer(url: str, running: StoreProcess) -> 
         running.resume()
 
 
-async def test_who_is_not_let_in_is_told_why(start_client_store: StartStore) -> None:
+async def test_refused_client_is_told_why(start_client_store: StartStore) -> None:
     store = start_client_store(wire__token="s3cret")
     url = store.url.replace("tcp://", "penstock://")
     with pytest.raises(CannotConnect, match=r"refused the connection \(token\)"):

@@ -27,7 +27,7 @@ async def client(url: str) -> AsyncIterator[Client]:
 
 @pytest.mark.asyncio
 @pytest.mark.catalogue("J38")
-async def test_it_comes_when_it_is_due_and_not_before(client: Client) -> None:
+async def test_delayed_message_of_the_client_comes_when_due(client: Client) -> None:
     start_s = time.time()
     later, now, soon = await asyncio.gather(
         client.publish("t", b"later", key="k", delay=timedelta(seconds=1)),
@@ -75,7 +75,7 @@ async def test_taking_back_and_what_is_pending(client: Client, running: StorePro
 
 @pytest.mark.asyncio
 @pytest.mark.catalogue("D12")
-async def test_what_cannot_be_delayed(client: Client) -> None:
+async def test_invalid_delays_are_refused(client: Client) -> None:
     with pytest.raises(BadMessage, match=r"delay=-1; the store takes 0 to 31536000 seconds \(its setting store.max_d"):
         await client.publish("t", delay=-1)
     with pytest.raises(BadMessage, match="delay=500 days"):

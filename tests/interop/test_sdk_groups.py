@@ -58,7 +58,7 @@ async def until(client: Client, is_so: Callable[[GroupInfo], bool], timeout_s: f
             await asyncio.sleep(0.01)
 
 
-async def test_what_is_acked_is_done_with(client: Client) -> None:
+async def test_acknowledged_messages_do_not_come_again(client: Client) -> None:
     await publish(client, "line/7/temp", 1_000, key="k", headers={"unit": "C"})
     found: list[int] = []
     async for message in client.subscribe("line/7/temp", group="g"):
@@ -107,7 +107,7 @@ async def test_leaving_gives_back_at_once_and_what_nobody_saw_was_not_delivered(
         assert [number for number, count in deliveries.items() if count > 1] == [0, 1, 99]
 
 
-async def test_what_was_under_way_to_a_consumer_that_leaves_was_not_delivered(
+async def test_messages_under_way_to_a_leaving_consumer_do_not_count_as_delivered(
     running: StoreProcess, client: Client
 ) -> None:
     """The store has handed messages out, and the consumer leaves before it gets them."""
@@ -233,7 +233,7 @@ async def test_slots_of_messages_that_are_never_settled_come_free(client: Client
 
 
 @pytest.mark.catalogue("K40")
-async def test_who_is_slow_keeps_nothing_from_others(url: str, client: Client) -> None:
+async def test_slow_consumer_keeps_nothing_from_others(url: str, client: Client) -> None:
     await publish(client, "t", 40)
     found: dict[str, list[Delivery]] = {"slow": [], "fast": []}
 
@@ -253,7 +253,7 @@ async def test_who_is_slow_keeps_nothing_from_others(url: str, client: Client) -
         fast.cancel()
 
 
-async def test_who_becomes_slow_gives_back_what_it_has_not_looked_at(url: str, client: Client) -> None:
+async def test_consumer_that_becomes_slow_gives_unseen_messages_back(url: str, client: Client) -> None:
     await publish(client, "t", 1_000)
     async with Client(url) as second:
         seen = 0
@@ -268,7 +268,7 @@ async def test_who_becomes_slow_gives_back_what_it_has_not_looked_at(url: str, c
                     assert (int(message.payload) >= 500, message.deliveries) == (True, 1)
 
 
-async def test_who_takes_nothing_holds_nothing(client: Client) -> None:
+async def test_consumer_that_takes_nothing_holds_nothing(client: Client) -> None:
     async with client.subscribe("t", group="g", invisible=LONG_S), client.subscribe("t", group="g") as subscription:
         await publish(client, "t", 10)
         assert sorted(numbers(await take(aiter(subscription), 10))) == list(range(10))
@@ -287,7 +287,7 @@ async def test_a_stopped_store_is_waited_for(url: str, running: StoreProcess) ->
             assert await second.ack()
 
 
-async def test_what_makes_no_sense(client: Client) -> None:
+async def test_invalid_options_of_group_subscriptions_are_refused(client: Client) -> None:
     with pytest.raises(BadOption, match="without / "):
         client.subscribe("t", group="a/b")
     with pytest.raises(BadOption, match="partitions= is for ordered groups"):

@@ -29,7 +29,7 @@ def dropped(site: Site, topic: str) -> bool:
     return f"user alice: its will or delayed message to {topic} is not sent" in site.store.log_text()
 
 
-def test_whose_right_stands(site: Site) -> None:
+def test_delayed_messages_of_permitted_users_are_sent(site: Site) -> None:
     leave(site.alice())
     wait_until(lambda: payloads(site.root(), "line/#") == [b"9", b"1"], TIMEOUT_S)
 

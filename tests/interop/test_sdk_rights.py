@@ -67,7 +67,7 @@ def judging(tmp_path: Path) -> Iterator[StoreProcess]:
     running.close()
 
 
-def test_what_rules_allow(judging: StoreProcess) -> None:
+def test_client_is_told_its_rights_by_the_rules(judging: StoreProcess) -> None:
     with client(judging, "alice") as alice, client(judging, "ops") as ops:
         assert alice.rights() == UserRights("alice", "", is_admin=False, reads_log=False)
         assert ops.rights() == UserRights("ops", "", is_admin=True, reads_log=True)

@@ -75,12 +75,12 @@ def ended(process: subprocess.Popen[str]) -> list[str]:
     return said.splitlines()
 
 
-def test_one_that_waits(consumer: subprocess.Popen[str]) -> None:
+def test_waiting_consumer_ends_by_sigterm(consumer: subprocess.Popen[str]) -> None:
     consumer.send_signal(signal.SIGTERM)
     assert ended(consumer) == ["stopped"]
 
 
-def test_one_that_works(consumer: subprocess.Popen[str], store: StoreProcess) -> None:
+def test_working_consumer_ends_by_sigterm(consumer: subprocess.Popen[str], store: StoreProcess) -> None:
     """What it works on is done once, and all the rest is another's at once."""
     with penstock.sync.Client(url_of(store)) as client:
         client.publish_many([("jobs/1", b"%d" % number) for number in range(MESSAGES)])
@@ -102,7 +102,7 @@ def test_one_that_works(consumer: subprocess.Popen[str], store: StoreProcess) ->
 
 
 @pytest.mark.asyncio
-async def test_what_is_worked_on_stays_its_own(store: StoreProcess) -> None:
+async def test_message_in_work_stays_with_its_consumer_at_a_stop(store: StoreProcess) -> None:
     """All else in hand has come to another consumer by the time that it is acked."""
     async with (
         asyncio.timeout(TIMEOUT_S),

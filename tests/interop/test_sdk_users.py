@@ -98,7 +98,7 @@ def refused(error: pytest.ExceptionInfo[NotPermitted]) -> tuple[str, str]:
     return error.value.action, error.value.topic
 
 
-def test_who_is_let_in(site: Site) -> None:
+def test_sdk_logins_of_users(site: Site) -> None:
     site.alice().publish("line/1", b"x")
     for user, password in (("alice", "wrong"), ("nobody", "a"), ("", "")):
         with pytest.raises(CannotConnect, match=r"refused the connection \(user\)"):
@@ -128,7 +128,7 @@ def test_publishing(site: Site) -> None:
     assert payloads(site.root(), "#") == [b"1", b"1", b"3"]
 
 
-def test_what_goes_out_together_is_judged_apart(site: Site) -> None:
+def test_messages_sent_together_are_judged_one_by_one(site: Site) -> None:
     alice = site.alice()
     sent = [alice.send(topic, b"x") for _ in range(50) for topic in ("line/1", "other", "line/2")]
     outcomes = [type(each.exception(TIMEOUT_S)) for each in sent]
@@ -231,7 +231,7 @@ def test_without_users_all_is_allowed(tmp_path: Path) -> None:
         store.close()
 
 
-def test_those_that_are_not_permitted_are_named(site: Site) -> None:
+def test_publish_many_names_messages_that_are_not_permitted(site: Site) -> None:
     alice = site.alice()
     topics = ["line/1", "other/1", "users/alice/x", "users/bob/x", "line/1"] * 3
     with pytest.raises(

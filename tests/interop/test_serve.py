@@ -57,7 +57,7 @@ def test_several_addresses(penstock_server: ServerFactory, free_port: int) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_goodbye_and_exits_with_0(penstock_server: ServerFactory, number: signal.Signals) -> None:
+def test_serve_disconnects_clients_and_exits_with_0(penstock_server: ServerFactory, number: signal.Signals) -> None:
     server = penstock_server()
     mark_ready(server.port)
     silent = socket.create_connection(("127.0.0.1", server.port))
@@ -83,7 +83,7 @@ def test_it_says_goodbye_and_exits_with_0(penstock_server: ServerFactory, number
     assert replayed == b"last\n"
 
 
-def test_it_ends_although_a_client_reads_nothing(penstock_server: ServerFactory) -> None:
+def test_serve_ends_although_a_client_reads_nothing(penstock_server: ServerFactory) -> None:
     server = penstock_server(settings={"gateway.drain_timeout_s": 1})
     with socket.create_connection(("127.0.0.1", server.port)) as stuck:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)

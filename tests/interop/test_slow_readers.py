@@ -19,7 +19,7 @@ def server(shared_server: SharedServers) -> PenstockServer:
 
 
 @pytest.mark.parametrize("qos", QoS)
-def test_who_reads_late_gets_everything(server: PenstockServer, qos: QoS) -> None:
+def test_late_reader_gets_everything(server: PenstockServer, qos: QoS) -> None:
     readers = [RawClient(server.port, f"reader-{number}") for number in range(3)]
     for reader in readers:
         reader.subscribe("t", qos)
@@ -48,7 +48,7 @@ def test_large_messages_that_readers_share_come_whole_and_in_order(server: Penst
         reader.close()
 
 
-def test_who_reads_little_at_a_time_gets_everything(server: PenstockServer) -> None:
+def test_reader_of_small_pieces_gets_everything(server: PenstockServer) -> None:
     reader = RawClient(server.port, "reader")
     reader.subscribe("t", QoS.AT_MOST_ONCE)
     payloads = [b"%d " % i + bytes(i % 5_000) for i in range(400)]

@@ -61,7 +61,7 @@ def seconds_to_connack(gateway: StandbyGateway, port: int) -> float:
 
 
 @pytest.mark.catalogue("H30")
-def test_it_listens_once_it_is_told(start: Callable[[int], StandbyGateway]) -> None:
+def test_standby_gateway_listens_once_it_is_told(start: Callable[[int], StandbyGateway]) -> None:
     port = free_port()
     gateway = start(port)
     assert not is_listening(port)
@@ -70,7 +70,7 @@ def test_it_listens_once_it_is_told(start: Callable[[int], StandbyGateway]) -> N
     gateway.terminate()
 
 
-def test_it_ends_while_it_waits(start: Callable[[int], StandbyGateway]) -> None:
+def test_standby_gateway_ends_while_it_waits(start: Callable[[int], StandbyGateway]) -> None:
     gateway = start(free_port())
     gateway.terminate()
     assert "stopping: SIGTERM" in gateway.log_text()

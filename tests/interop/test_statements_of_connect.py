@@ -94,7 +94,7 @@ def test_client_identifiers(server: PenstockServer, client_id: bytes, version: i
 
 @pytest.mark.mqtt("MQTT-3.1.4-6", "3.1.1 MQTT-3.1.4-5")
 @pytest.mark.parametrize("version", [4, 5])
-def test_what_comes_behind_a_rejected_connect_is_not_processed(server: PenstockServer, version: int) -> None:
+def test_packets_after_a_rejected_connect_are_not_processed(server: PenstockServer, version: int) -> None:
     witness = connected(server.port)
     witness.send(subscribe(b"behind"))
     assert witness.take()[0] == 0x90

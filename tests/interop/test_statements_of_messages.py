@@ -158,7 +158,7 @@ def test_the_handshake_goes_on_though_the_message_expired(server: PenstockServer
 
 
 @pytest.mark.mqtt("3.1.1 MQTT-3.3.5-1", "3.1.1 MQTT-3.8.4-3", "3.1.1 MQTT-3.9.3-2")
-def test_what_mqtt_3_says_of_subscriptions(server: PenstockServer) -> None:
+def test_statements_of_mqtt_3_about_subscriptions(server: PenstockServer) -> None:
     publisher = connected(server.port)
     publisher.send(publish(b"three/x", b"old", flags=1), publish(b"behind", b"", 1, 5))
     assert publisher.take() == (PUBACK, b"\0\5")

@@ -195,7 +195,7 @@ def test_a_store_of_another_version(site: Site) -> None:
     assert "the store speaks version 9 of the protocol, not 1; let the store and its gateways be of the same" in line
 
 
-def test_who_says_that_it_does_not_trust_the_store(site: Site) -> None:
+def test_peer_that_does_not_trust_the_store_is_logged(site: Site) -> None:
     store = site.store()
     address = ("127.0.0.1", int(store.url.rpartition(":")[2]))
     with socket.create_connection(address) as plain, pytest.raises(ssl.SSLCertVerificationError):
@@ -203,7 +203,7 @@ def test_who_says_that_it_does_not_trust_the_store(site: Site) -> None:
     wait_until(lambda: "it does not accept the certificate (TLSV1_ALERT_UNKNOWN_CA)" in store.log_text(), TIMEOUT_S)
 
 
-def test_who_speaks_no_tls_is_counted_and_does_not_fill_the_log(site: Site) -> None:
+def test_peers_without_tls_are_counted_and_do_not_fill_the_log(site: Site) -> None:
     store = site.store(handshake_timeout_s=1)
     port = int(store.url.rpartition(":")[2])
     for i in range(STRANGERS):
@@ -244,7 +244,9 @@ def test_who_speaks_no_tls_is_counted_and_does_not_fill_the_log(site: Site) -> N
         ),
     ],
 )
-def test_what_it_does_not_start_with(site: Site, url: str, settings: dict[str, str], says: str) -> None:
+def test_gateway_does_not_start_with_invalid_store_settings(
+    site: Site, url: str, settings: dict[str, str], says: str
+) -> None:
     with pytest.raises(RuntimeError) as caught:
         site.gateway(url, **settings)
     (line,) = [line for line in str(caught.value).splitlines() if line.startswith("penstock: ")]

@@ -240,7 +240,9 @@ def test_tokens(start_store: StartStore, tmp_path: Path) -> None:
         ("mqtt://127.0.0.1:0", {}, "is not tcp://HOST:PORT"),
     ],
 )
-def test_what_it_does_not_start_with(start_store: StartStore, listen: str, settings: dict[str, str], says: str) -> None:
+def test_store_does_not_start_with_invalid_settings(
+    start_store: StartStore, listen: str, settings: dict[str, str], says: str
+) -> None:
     with pytest.raises(RuntimeError) as caught:
         start_store(listen, **settings)
     (line,) = [line for line in str(caught.value).splitlines() if line.startswith("penstock: ")]
@@ -274,7 +276,7 @@ def test_tls(start_store: StartStore, tmp_path: Path) -> None:
     assert store.process.poll() is None
 
 
-def test_who_does_not_say_who_it_is(start_store: StartStore) -> None:
+def test_peers_without_a_hello_are_disconnected(start_store: StartStore) -> None:
     store = start_store(wire__handshake_timeout_s=1, wire__max_connections=3)
     silent = [connect(store.url) for _ in range(3)]
     with connect(store.url) as fourth:
@@ -380,7 +382,7 @@ def test_a_hostile_peer_disturbs_nobody(store: StoreProcess) -> None:
     store.terminate()
 
 
-def test_who_reads_nothing_delays_nobody(store: StoreProcess) -> None:
+def test_peer_that_reads_nothing_delays_nobody(store: StoreProcess) -> None:
     worker, deaf = store.connect("worker"), store.connect("deaf")
     ref = follow(deaf, "t/#")
     for sequence in range(1, 9):

@@ -14,7 +14,9 @@ RUNS = 200
 
 
 @pytest.mark.parametrize(("flush", "expiry_s", "qos"), [("async", 0, 0), ("async", 3_600, 1), ("sync", 3_600, 1)])
-def test_it_is_not_missed(shared_server: SharedServers, flush: str, expiry_s: int, qos: int) -> None:
+def test_publish_right_after_a_subscribe_is_not_missed(
+    shared_server: SharedServers, flush: str, expiry_s: int, qos: int
+) -> None:
     server = shared_server(flush=flush)
     reader, publisher = Device(server.port, f"r-{flush}-{qos}"), Device(server.port, f"p-{flush}-{qos}")
     reader.connect(session_expiry_interval=expiry_s)

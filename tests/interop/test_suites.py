@@ -29,7 +29,7 @@ def entered(port: int, client_id: str = "", version: int = 5, **fields: Any) -> 
 
 
 @pytest.mark.mqtt("MQTT-3.3.4-7")
-def test_one_message_more_than_receive_maximum(port: int) -> None:
+def test_message_above_receive_maximum_ends_the_connection(port: int) -> None:
     device = Device(port)
     most = device.connect().properties.receive_maximum
     assert most is not None

@@ -115,7 +115,7 @@ def read(client: ssl.SSLSocket, size: int) -> bytes:
     return data
 
 
-def test_what_is_too_old_or_no_tls(shared_server: SharedServers, files: dict[str, object], ca: Certificate) -> None:
+def test_old_or_missing_tls_is_refused(shared_server: SharedServers, files: dict[str, object], ca: Certificate) -> None:
     server = shared_server(settings=files)
     old = ["openssl", "s_client", "-connect", f"127.0.0.1:{port_of(server)}", "-tls1_1", "-cipher", "ALL:@SECLEVEL=0"]
     assert subprocess.run(old, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode
@@ -298,7 +298,7 @@ def refused(settings: dict[str, object], *texts: str) -> None:
         assert text in done.stderr
 
 
-def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, files: dict[str, object], ca: Certificate) -> None:
+def test_errors_of_tls_settings_are_one_line(tmp_path: Path, files: dict[str, object], ca: Certificate) -> None:
     certificate, key = files["gateway.tls_certificate"], files["gateway.tls_key"]
     refused(files | {"gateway.tls_certificate": ""}, "gateway.tls_certificate and gateway.tls_key go together")
     refused(files | {"gateway.tls_key": tmp_path / "none"}, str(tmp_path / "none"), "gateway.tls_key")

@@ -107,7 +107,7 @@ def test_the_sub_protocol_is_among_others(server: PenstockServer, protocols: tup
         assert client.subprotocol == "mqtt"
 
 
-def test_what_is_no_handshake_for_mqtt(server: PenstockServer) -> None:
+def test_invalid_websocket_handshakes_are_refused(server: PenstockServer) -> None:
     url = server.urls[0]
     for path, protocols, status in (
         (url.removesuffix("/mqtt") + "/x", ("mqtt",), 404),
@@ -176,7 +176,7 @@ def test_pages_of_other_sites(penstock_server: ServerFactory) -> None:
 
 
 @pytest.mark.mqtt("MQTT-6.0.0-1")
-def test_what_ends_a_connection(penstock_server: ServerFactory) -> None:
+def test_websocket_frames_that_end_a_connection(penstock_server: ServerFactory) -> None:
     """A server of its own: in a second with more than ten lines about bad input some are left out of its log."""
     server = penstock_server(settings=SETTINGS)
 
@@ -250,7 +250,7 @@ HEADER = b"X-Long: " + b"x" * 1_000 + b"\r\n"
     ],
     ids=["headers", "a path", "pings", "empty frames", "fragments", "a large frame"],
 )
-def test_what_may_come_before_a_connect_is_bounded(server: PenstockServer, start: bytes, said: bytes) -> None:
+def test_websocket_input_before_a_connect_is_bounded(server: PenstockServer, start: bytes, said: bytes) -> None:
     """The end comes without the client's doing, and long before gateway.connect_timeout_s."""
     began_s = time.monotonic()
     with socket.create_connection(("127.0.0.1", port_of(server)), TIMEOUT_S) as client:
@@ -281,7 +281,7 @@ def test_a_connect_in_frames_of_a_byte_and_packets_ahead_of_the_connack(server: 
             answer += data
 
 
-def test_what_handshakes_and_frames_keep_counts_with_all_that_is_not_whole(penstock_server: ServerFactory) -> None:
+def test_incomplete_handshakes_and_frames_count_as_incomplete_bytes(penstock_server: ServerFactory) -> None:
     server = penstock_server(settings={**SETTINGS, "gateway.connecting_bytes": 1 << 20}).one_gateway()
     frame = Frame(Opcode.BINARY, bytes(100_000)).serialize(mask=True)[:90_000]
     slow = [socket.create_connection(("127.0.0.1", port_of(server)), TIMEOUT_S) for _ in range(20)]
@@ -301,7 +301,7 @@ def test_what_handshakes_and_frames_keep_counts_with_all_that_is_not_whole(penst
         each.close()
 
 
-def test_who_reads_no_pongs_is_not_read(server: PenstockServer) -> None:
+def test_client_that_reads_no_pongs_is_not_read_from(server: PenstockServer) -> None:
     """Pings cost memory only until the buffers are full."""
     with opened(server) as client:
         client.send(CONNECT)

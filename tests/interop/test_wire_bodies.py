@@ -93,7 +93,7 @@ def frame(message: type[WireMessage], body: list[object]) -> bytes:
 
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
-def test_what_no_peer_sends(store: StoreProcess, healthy: WirePeer, number: int) -> None:
+def test_hostile_frames_end_their_connection_alone(store: StoreProcess, healthy: WirePeer, number: int) -> None:
     role, message, body = HOSTILE[number]
     hostile = store.connect(f"hostile-{number}", role, role.value)
     hostile.socket.sendall(frame(message, body))

@@ -147,7 +147,7 @@ def _replaced(site: Site, store: StoreProcess, before: Client, certificates: tup
     comes_in(site, store, new)
 
 
-def test_what_does_not_go_together(site: Site, tmp_path: Path) -> None:
+def test_contradictory_certificate_settings_are_refused(site: Site, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"wire\.tls_roles needs certificates of peers"):
         site.store(tls_roles="gateway=gw")
     with pytest.raises(RuntimeError, match=r"store_certificate and gateway\.store_key go together"):

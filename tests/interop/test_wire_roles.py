@@ -214,7 +214,7 @@ def senders(name: str) -> frozenset[Role]:
 
 @pytest.mark.parametrize("role", [Role.GATEWAY, Role.CLIENT])
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda each: type(each).__name__)
-def test_who_may_say_what(store: StoreProcess, healthy: WirePeer, role: Role, message: WireMessage) -> None:
+def test_messages_of_each_role(store: StoreProcess, healthy: WirePeer, role: Role, message: WireMessage) -> None:
     name = type(message).__name__
     refused = name in (OF_GATEWAYS if role is Role.CLIENT else OF_CLIENTS) | OF_OPERATORS
     if role is Role.GATEWAY and name in OF_GATEWAYS:
@@ -228,7 +228,9 @@ def test_who_may_say_what(store: StoreProcess, healthy: WirePeer, role: Role, me
 
 @pytest.mark.parametrize("role", [Role.GATEWAY, Role.CLIENT, Role.OPERATOR])
 @pytest.mark.parametrize("message", OF_THE_STORE, ids=lambda each: type(each).__name__)
-def test_nobody_speaks_for_the_store(store: StoreProcess, healthy: WirePeer, role: Role, message: WireMessage) -> None:
+def test_messages_of_the_store_are_refused_from_peers(
+    store: StoreProcess, healthy: WirePeer, role: Role, message: WireMessage
+) -> None:
     with store.connect(f"{role}-{type(message).__name__}", role, TOKENS[role]) as peer:
         assert said(peer, message) == f"{type(message).__name__} is not for a {role} to send"
     undisturbed(healthy)
@@ -294,7 +296,7 @@ def test_the_name_of_a_gateway_is_not_for_a_client(store: StoreProcess, healthy:
         again.close()
 
 
-def test_one_token_for_all_is_warned_of(tmp_path: Path) -> None:
+def test_shared_token_is_warned_of(tmp_path: Path) -> None:
     """Without tokens by role, the one token lets in gateways and clients as before; and nobody as an operator."""
     store = StoreProcess(tmp_path, settings={"wire.token": "shared"})
     try:

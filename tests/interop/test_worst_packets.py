@@ -34,7 +34,7 @@ def clocks(tmp_path: Path) -> Iterator[TurnClocks]:
         yield found
 
 
-def test_another_client_is_answered_meanwhile(clocks: TurnClocks, penstock_server: ServerFactory) -> None:
+def test_worst_packets_do_not_delay_other_clients(clocks: TurnClocks, penstock_server: ServerFactory) -> None:
     server = penstock_server(flush="async")
     took = {name: run(server, clocks, name).longest_turn for name in QUICK}
     assert 0 < max(took.values()) < LIMIT_MS, took
@@ -61,6 +61,6 @@ def test_frames_to_a_store(tmp_path: Path) -> None:
     assert 0 < max(took.values()) < LIMIT_MS, took
 
 
-def test_what_needs_a_server_of_its_own() -> None:
+def test_worst_packets_on_a_server_of_their_own() -> None:
     took = dict(worst_others.results(list(worst_others.OTHERS), 1))
     assert 0 < max(took.values()) < LIMIT_MS, took

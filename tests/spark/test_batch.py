@@ -34,7 +34,7 @@ def rows_of(frame: DataFrame) -> list[Row]:
 
 
 @pytest.mark.catalogue("I32")
-def test_what_was_published_is_there_once_and_in_order(read: Read, fleet: Fleet) -> None:
+def test_batch_has_published_messages_once_and_in_order(read: Read, fleet: Fleet) -> None:
     started = time.time()
     rows = rows_of(read())
     assert [sent_of(row) for row in rows if row.client_id == "fleet"] == fleet.published

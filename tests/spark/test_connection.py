@@ -46,7 +46,7 @@ def store_at(port: int, scheme: str = "penstock", **others: object) -> StoreAcce
     return StoreAccess(Address.parse(f"{scheme}://127.0.0.1:{port}"), **others)  # type: ignore[arg-type]
 
 
-def test_who_computes_for_long_is_not_given_up(part: Part, port: int) -> None:
+def test_long_computation_keeps_its_connection(part: Part, port: int) -> None:
     with store_at(port).connect() as connection:
         end = connection.call(END, SegmentsFound)
         threading.Event().wait(3 * LEASE_MS / 1000)
@@ -55,7 +55,7 @@ def test_who_computes_for_long_is_not_given_up(part: Part, port: int) -> None:
         assert part.metric("penstock_wire_connections_opened_total") == 1
 
 
-def test_what_is_not_used_is_closed_and_made_again(part: Part, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connection_is_closed_and_made_again(part: Part, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "IDLE_S", 0.3)
     with store_at(port).connect() as connection:
         end = connection.call(END, SegmentsFound)
@@ -68,7 +68,7 @@ def test_what_is_not_used_is_closed_and_made_again(part: Part, port: int, monkey
         assert part.metric("penstock_wire_leases_ended_total") == 0
 
 
-def test_what_was_asked_ahead_and_is_not_wanted(part: Part, port: int) -> None:
+def test_unwanted_answers_asked_ahead_are_skipped(part: Part, port: int) -> None:
     with store_at(port).connect() as connection:
         end = connection.call(END, SegmentsFound)
         connection.ask_ahead(ReadLog(0, 100))
@@ -93,7 +93,7 @@ def test_a_store_that_stands_still_or_is_away(part: Part, port: int) -> None:
     assert time.monotonic() - started_s >= 0.5
 
 
-def test_what_the_store_will_not_do(part: Part, port: int) -> None:
+def test_request_that_the_store_refuses(part: Part, port: int) -> None:
     with store_at(port).connect() as connection, pytest.raises(RequestFailed) as raised:
         connection.call(QueueOffsets(0, ["t"] * 501), QueueOffsetsFound)
     assert raised.value.code == "bad_request"

@@ -67,7 +67,9 @@ def test_telemetry_by_the_minute(example: Example, data: str, spark: SparkSessio
 
 
 @pytest.mark.nightly
-def test_who_falls_silent_is_told_of_once(example: Example, data: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_offline_example_reports_a_silent_machine_once(
+    example: Example, data: str, spark: SparkSession, tmp_path: Path
+) -> None:
     assert example("offline").main([data, str(tmp_path)]) == 0
     rows = spark.read.parquet(str(tmp_path / "alerts")).orderBy("since").collect()
     generate = example("generate")

@@ -138,7 +138,7 @@ def test_killed_in_the_middle_the_old_manifest_counts(store: MessageStore, tmp_p
     }
 
 
-def test_what_is_in_no_manifest_goes(tmp_path: Path) -> None:
+def test_export_deletes_files_in_no_manifest(tmp_path: Path) -> None:
     counts, leftover = "date=2026-11-21/level=line/part-0.parquet", "_temporary/0/task/level=line/part-1.parquet"
     for name in (counts, leftover, "date=2026-11-21/level=line/part-2.parquet"):
         (tmp_path / FILES / name).parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def test_what_is_in_no_manifest_goes(tmp_path: Path) -> None:
     assert [path for path in (tmp_path / FILES).rglob("*") if path.is_file()] == [tmp_path / FILES / counts]
 
 
-def test_what_was_dropped_before_it_was_exported(tmp_path: Path, spark: SparkSession) -> None:
+def test_export_reports_messages_dropped_before_it(tmp_path: Path, spark: SparkSession) -> None:
     stores = Stores(tmp_path / "data", retention_bytes=KEPT_BYTES)
     store, target = stores(), tmp_path / "exported"
     fill(store, 0)

@@ -120,7 +120,7 @@ def test_damage_is_named(log: CommitLog) -> None:
     first.write_bytes(content)
 
 
-def test_what_goes_while_it_is_read(log: CommitLog) -> None:
+def test_segments_dropped_while_they_are_read(log: CommitLog) -> None:
     for skips in (False, True):
         pieces = folder_of(log).pieces(log.base, log.end, skips)
         next(pieces)

@@ -104,7 +104,7 @@ def load_stream(spark: SparkSession, store: StoreProcess) -> DataFrame:
     return stream.option("startingOffsets", "earliest").load(url_of(store))
 
 
-def test_what_a_sink_may_not_name(spark: SparkSession, store: StoreProcess) -> None:
+def test_sink_cannot_use_names_of_other_namespaces(spark: SparkSession, store: StoreProcess) -> None:
     for topic, namespace, token in (
         ("$ns:acme/x", "acme", "acme-secret"),
         ("$ns:acme/x", "", "for-all"),

@@ -95,7 +95,7 @@ def test_available_now_ends_the_limit_is_exact_across_restarts_and_the_lag_is_to
     assert numbers.read_back() == list(range(281))
 
 
-def test_what_retention_dropped_fails_the_query_or_is_passed_over(numbers: Numbers) -> None:
+def test_messages_that_retention_dropped_fail_the_query_or_are_skipped(numbers: Numbers) -> None:
     numbers.append(5)
     numbers.run()
     numbers.append(30, size=10_000)  # five segments or so

@@ -51,7 +51,7 @@ def in_log(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"topic": topic, "queue": topic, "client_id": client_id}
 
 
-def test_it_has_the_rows_of_tier_and_log(spark: SparkSession, cold: ColdLog, expected: list[dict[str, Any]]) -> None:
+def test_table_has_the_rows_of_tier_and_log(spark: SparkSession, cold: ColdLog, expected: list[dict[str, Any]]) -> None:
     found = sorted((row.asDict(recursive=True) for row in table(spark, cold).collect()), key=lambda r: r["log_offset"])
     assert len(found) == len(expected)
     for row, wanted in zip(found, expected, strict=True):
@@ -63,7 +63,7 @@ def test_it_has_the_rows_of_tier_and_log(spark: SparkSession, cold: ColdLog, exp
         assert {name: seen[name] for name in wanted} == wanted
 
 
-def test_it_is_what_was_there_when_it_was_made(spark: SparkSession, cold: ColdLog, expected: list[Any]) -> None:
+def test_table_is_a_snapshot_of_its_making(spark: SparkSession, cold: ColdLog, expected: list[Any]) -> None:
     """A query that runs later sees the same rows, whatever came since."""
     before = table(spark, cold)
     cold.publish(3)
@@ -111,7 +111,7 @@ def test_properties_are_decoded_if_they_are_wanted(spark: SparkSession, cold: Co
     assert "ArrowEvalPython" not in plan
 
 
-def test_what_is_wrong_is_said_at_once(spark: SparkSession, cold: ColdLog, tmp_path: Path) -> None:
+def test_errors_of_the_table_are_told_at_once(spark: SparkSession, cold: ColdLog, tmp_path: Path) -> None:
     with pytest.raises(SparkSourceError, match="nowhere: is not there"):
         penstock.spark.table(spark, str(cold.data), tier=str(tmp_path / "nowhere"))
     with pytest.raises(SparkSourceError, match="tier: is empty"):

@@ -88,7 +88,7 @@ def test_the_plan_says_what_is_read_where(cold: ColdLog) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"columns": "log_offset,payload"}, {"topic": "rare"}])
 @pytest.mark.parametrize("lenient", [False, True])
-def test_what_the_log_drops_after_the_plan_is_read_in_the_tier(
+def test_ranges_dropped_after_the_plan_are_read_in_the_tier(
     cold: ColdLog, options: dict[str, object], lenient: bool
 ) -> None:
     expected = cold.in_log(**options)
@@ -102,7 +102,7 @@ def test_what_the_log_drops_after_the_plan_is_read_in_the_tier(
     assert read_parts(reader, parts) == expected
 
 
-def test_what_the_log_drops_while_it_is_read_is_read_in_the_tier(cold: ColdLog) -> None:
+def test_ranges_dropped_while_they_are_read_are_read_in_the_tier(cold: ColdLog) -> None:
     expected = cold.in_log()
     reader = cold.batch(minPartitions=1)
     (part,) = reader.partitions()

@@ -141,7 +141,9 @@ def test_a_store_that_is_away_is_waited_for(apart: Cluster) -> None:
     assert sum(numbers()) > 0
 
 
-def test_what_is_wrong_is_said_in_a_line(spark: SparkSession, load: Load, apart: Cluster, tmp_path: Path) -> None:
+def test_errors_of_reading_over_the_wire_are_one_line(
+    spark: SparkSession, load: Load, apart: Cluster, tmp_path: Path
+) -> None:
     reader = spark.read.format("penstock")
     with pytest.raises(PySparkException, match="not the token of a client"):
         reader.load(url_of(apart)).count()

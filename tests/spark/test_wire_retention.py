@@ -120,7 +120,7 @@ def test_a_batch_that_was_planned_before(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("kind", [OfTopics, LogRange])
-def test_what_follows_goes_while_it_is_read(kept: Kept, kind: type[InputPartition]) -> None:
+def test_ranges_dropped_while_read_over_the_wire(kept: Kept, kind: type[InputPartition]) -> None:
     """In a store, and in a frame of its answers, is less than in the partition."""
     whole = LogRange(kept.log.base(), kept.log.end())
     readers = [kept.reader(is_lenient, topic="large", minPartitions="1") for is_lenient in (False, True)]

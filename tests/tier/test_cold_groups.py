@@ -110,7 +110,7 @@ def test_a_group_begins_in_the_tier(store: StoreProcess, tier: Tier, sent: Sent,
         assert info(store, f"g{number}").lag == 0
 
 
-def test_it_goes_on_while_the_seam_moves(store: StoreProcess, tier: Tier, sent: Sent) -> None:
+def test_group_goes_on_while_the_log_begins_later(store: StoreProcess, tier: Tier, sent: Sent) -> None:
     with consuming(store, "line/#") as messages:
         found = taken(messages, 20)
         drop(sent, store)
@@ -119,7 +119,7 @@ def test_it_goes_on_while_the_seam_moves(store: StoreProcess, tier: Tier, sent: 
 
 
 @pytest.mark.parametrize("partitions", [0, 4])
-def test_what_was_handed_out_comes_again_from_the_tier(
+def test_unacknowledged_messages_come_again_from_the_tier(
     store: StoreProcess, tier: Tier, seed: int, partitions: int
 ) -> None:
     """Messages that were not acknowledged, that are to be tried again, and dead letters, all dropped meanwhile."""
@@ -214,7 +214,7 @@ def test_without_a_tier_it_waits_and_others_go_on(store: StoreProcess, tier: Tie
 
 
 @pytest.mark.parametrize("topic_filter", ["line/#", pytest.param("+/1", marks=pytest.mark.nightly)])
-def test_what_retention_took_from_a_group_is_told(tmp_path: Path, place: TablePlace, topic_filter: str) -> None:
+def test_group_is_told_of_messages_that_retention_dropped(tmp_path: Path, place: TablePlace, topic_filter: str) -> None:
     """By a store that reads no tier; and of a filter whose queue the tier does not count."""
     policy = "disabled" if topic_filter == "line/#" else "not_in_log"
     with store_that_reads(policy, tmp_path, place) as (store, _):

@@ -77,7 +77,7 @@ def test_a_client_reads_tier_and_log_as_one(store: StoreProcess, tier: Tier, sen
         assert as_sent(list(client.read("#", start=of_topic[3].log_offset)))[0] == third
 
 
-def test_one_message_and_those_with_a_key(store: StoreProcess, tier: Tier, sent: Sent) -> None:
+def test_tier_reads_of_a_message_and_of_a_key(store: StoreProcess, tier: Tier, sent: Sent) -> None:
     with client_of(store) as client:
         for number in (0, 1, len(sent.messages) // 2, len(sent.messages) - 1):
             assert as_sent([client.get(sent.messages[number][2])]) == [sent.messages[number]]

@@ -96,7 +96,7 @@ def test_ranges_of_several_commits_count_each_and_adjacent_ones_as_one(place: Ta
         assert min(offset for offset, lost in records if lost and offset >= end) < end + 4096
 
 
-def test_what_was_dropped_before_it_was_written_is_told_behind_the_table(place: TablePlace) -> None:
+def test_range_dropped_before_it_was_written_is_told_after_the_table(place: TablePlace) -> None:
     """Of a table that has not heard of it yet: where the log begins is all that is asked for."""
     log = pieces(4, 3)
     reader = written(place, log)

@@ -267,7 +267,7 @@ def test_vacuum_leaves_our_own_objects(place: TablePlace) -> None:
     assert objects.names("_penstock") == ["_penstock/index/a.arrow"]
 
 
-def test_what_a_killed_writer_left_is_of_no_table(place: TablePlace) -> None:
+def test_files_of_a_killed_writer_are_in_no_table(place: TablePlace) -> None:
     """Files without a commit; and, in a folder, a commit that was not given its name yet."""
     table = create(place)
     commit(table, add(place, "a", 1), 10)

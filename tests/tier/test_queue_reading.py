@@ -91,7 +91,7 @@ def test_a_message_that_no_answer_has_room_for_is_left_out(place: TablePlace) ->
     assert len(found) < len(expected)
 
 
-def test_what_the_table_does_not_have_yet_is_not_said_to_be_missing(place: TablePlace) -> None:
+def test_messages_not_in_the_table_yet_do_not_count_as_missing(place: TablePlace) -> None:
     log = hourly(4, 4)
     table = opened(place)
     write(table, log[:2])
@@ -147,7 +147,9 @@ def add(table: TierTable, at: int, data: bytes) -> None:
 
 @pytest.mark.parametrize("is_merged", [False, True])
 @pytest.mark.parametrize("topic_filter", QUEUES)
-def test_it_is_said_which_number_is_next(place: TablePlace, topic_filter: str, is_merged: bool, seed: int) -> None:
+def test_queue_reading_tells_the_next_queue_offset(
+    place: TablePlace, topic_filter: str, is_merged: bool, seed: int
+) -> None:
     log = hourly(seed, 6)
     table = opened(place)
     write(table, log)

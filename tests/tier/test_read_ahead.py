@@ -51,7 +51,7 @@ def test_a_first_page_reads_nothing_ahead(objects: ObjectFolder) -> None:
 
 
 @pytest.mark.catalogue("N52")
-def test_it_grows_by_one_range_for_each_time_that_a_reader_waited(objects: ObjectFolder) -> None:
+def test_read_ahead_grows_by_a_range_when_a_reader_waited(objects: ObjectFolder) -> None:
     ahead = ahead_of(opened(objects))
     before = AheadOfReader(0, ())
     depths = []
@@ -68,7 +68,7 @@ def test_it_grows_by_one_range_for_each_time_that_a_reader_waited(objects: Objec
     assert most.depth == MOST_AHEAD
 
 
-def test_it_is_looked_at_again_once_a_reader_comes_to_the_next_range(objects: ObjectFolder) -> None:
+def test_read_ahead_is_checked_at_the_next_range(objects: ObjectFolder) -> None:
     history = opened(objects)
     first, second = islice(history.spans_from(0), 2)
     reading = PartReading(history)
@@ -86,7 +86,7 @@ def test_it_is_looked_at_again_once_a_reader_comes_to_the_next_range(objects: Ob
 
 
 @pytest.mark.catalogue("N52")
-def test_it_halves_when_what_was_read_ahead_has_gone(objects: ObjectFolder) -> None:
+def test_read_ahead_halves_when_its_ranges_were_evicted(objects: ObjectFolder) -> None:
     history = opened(objects)
     gone = tuple(next(history.spans_from(0)).places)
     ahead = ahead_of(history)

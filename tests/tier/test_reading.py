@@ -95,7 +95,7 @@ def test_each_record_has_a_checksum_that_is_right(tmp_path: Path) -> None:
     assert at == len(data)
 
 
-def test_it_begins_and_ends_at_any_place(tmp_path: Path) -> None:
+def test_tier_reading_begins_and_ends_at_any_place(tmp_path: Path) -> None:
     log = pieces(3, 5)
     reader = written(TablePlace(str(tmp_path / "t"), {}), log)
     messages = history(log)
@@ -140,7 +140,7 @@ def test_a_compressed_payload_comes_plain(tmp_path: Path) -> None:
     assert not record.flags
 
 
-def test_what_is_larger_than_an_answer_is_left_out(tmp_path: Path) -> None:
+def test_message_larger_than_an_answer_is_left_out(tmp_path: Path) -> None:
     batch = RecordBatch()
     for size in (10, 70_000, 10):
         batch.append(RecordType.MESSAGE, bytes(size), topic=b"a")
@@ -219,7 +219,7 @@ def test_messages_with_a_key_come_newest_first(place: TablePlace) -> None:
         assert found == expected
 
 
-def test_what_is_committed_later_is_seen(place: TablePlace) -> None:
+def test_ranges_committed_later_are_seen(place: TablePlace) -> None:
     log = pieces(8, 6)
     objects = ObjectFolder(place.url, place.options)
     table = TierTable.open(objects, WrittenLog(FIRST, START, FAR))
@@ -257,7 +257,7 @@ def test_memory_has_a_bound(tmp_path: Path) -> None:
     assert history_.cache.used_bytes <= 200_000 + 400_000  # what was read last stays
 
 
-def test_nothing_is_there_yet(tmp_path: Path) -> None:
+def test_reading_of_an_empty_or_missing_table(tmp_path: Path) -> None:
     place = TablePlace(str(tmp_path / "t"), {})
     reader = TableReader(TableHistory(ObjectFolder(place.url, place.options), 1 << 20))
     with pytest.raises(ObjectMissing, match="no table"):

@@ -131,7 +131,7 @@ def test_a_store_without_a_tier_says_so(store: StoreProcess, place: TablePlace, 
 
 
 @pytest.mark.parametrize("options", [{}, {"topicFilter": "line/1"}, {"topicFilter": "line/1", "failOnDataLoss": False}])
-def test_what_retention_drops_after_the_plan_is_read_in_the_tier(
+def test_spark_reads_ranges_dropped_after_the_plan_in_the_tier(
     store: StoreProcess, tier: Tier, sent: Sent, options: dict[str, object]
 ) -> None:
     reader = Spark(store, tier.place.url).batch(minPartitions=3, **options)

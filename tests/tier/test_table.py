@@ -342,7 +342,7 @@ def test_the_table_of_another_store_is_refused(place: TablePlace) -> None:
         opened(place, the_log(identity=SECOND))
 
 
-def test_what_is_no_table_of_ours_is_refused(place: TablePlace) -> None:
+def test_foreign_table_is_refused(place: TablePlace) -> None:
     ObjectFolder(place.url, place.options).put("holiday.jpg", b"a beach")
     with pytest.raises(NotOurTable, match="an empty place"):
         opened(place)

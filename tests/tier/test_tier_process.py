@@ -218,7 +218,7 @@ def test_small_files_are_merged_once_it_has_caught_up(
     tier.kill()
 
 
-def test_it_says_what_is_missing(tmp_path: Path) -> None:
+def test_tier_process_reports_missing_settings(tmp_path: Path) -> None:
     """Each in one line, which names the thing and the remedy."""
     for arguments, text in (
         ((), "set tier.url"),

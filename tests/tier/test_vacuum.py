@@ -96,7 +96,7 @@ def test_a_reader_whose_files_went_goes_on_in_the_newest_version(place: TablePla
     ]
 
 
-def test_what_was_never_committed_goes_by_its_age(place: TablePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncommitted_files_are_deleted_by_age(place: TablePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     table = opened(place)
     write(table, pieces(2, 3))
     before = files(place)
@@ -157,7 +157,7 @@ def test_the_table_says_how_long_removed_files_are_kept(place: TablePlace) -> No
     assert table.end == delta(place).transaction_version("ab" * 16)
 
 
-def test_that_commit_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_is_on_the_disk_before_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later commit that is there while this one is torn would make the table unreadable."""
     place = TablePlace(str(tmp_path / "t"), {})
     table = opened(place)
@@ -189,7 +189,7 @@ def test_a_checkpoint_does_not_make_files_go_early(place: TablePlace, monkeypatc
     assert rows(before) == list(plain_rows(log))
 
 
-def test_what_a_killed_process_has_left_in_a_folder_goes(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_deleted(tmp_path: Path) -> None:
     place = TablePlace(str(tmp_path / "t"), {})
     table = opened(place)
     write(table, pieces(9, 1))
@@ -206,7 +206,7 @@ def test_what_a_killed_process_has_left_in_a_folder_goes(tmp_path: Path) -> None
     assert not any(path.exists() for path in left)
 
 
-def test_it_goes_on_step_by_step_and_then_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vacuum_goes_on_step_by_step_and_then_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = TablePlace(str(tmp_path / "t"), {})
     table = opened(place)
     write(table, hourly(10, 40))

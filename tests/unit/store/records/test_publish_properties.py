@@ -133,7 +133,7 @@ def test_the_compiled_leaves_have_the_same_numbers() -> None:
 
 
 @EACH
-def test_what_the_gateway_takes_from_a_client(
+def test_gateway_accepts_properties_of_clients_by_the_table(
     start_bench: StartBench, line: PublishProperty | None, data: bytes, value: Any
 ) -> None:
     bench = start_bench(topic_alias_maximum=65_535)
@@ -152,7 +152,7 @@ def test_what_the_gateway_takes_from_a_client(
 
 
 @EACH
-def test_what_a_will_may_have(line: PublishProperty | None, data: bytes, value: Any) -> None:
+def test_properties_of_wills_by_the_table(line: PublishProperty | None, data: bytes, value: Any) -> None:
     block = encode_varint(len(data)) + data
     if data[0] == 0x18:  # the will delay interval: it is not in the will's PUBLISH
         assert line is None
@@ -165,7 +165,7 @@ def test_what_a_will_may_have(line: PublishProperty | None, data: bytes, value: 
 
 
 @OF_PUBLISH
-def test_what_subscribers_get(bench: Bench, line: PublishProperty, data: bytes, value: Any) -> None:
+def test_subscribers_get_properties_by_the_table(bench: Bench, line: PublishProperty, data: bytes, value: Any) -> None:
     """One that is there, one that comes 30 s later, and one that comes then for the retained message."""
     sent = Properties(**{line.name: value}) if line.is_stored else Properties()
     there = bench.connect("there", topic_alias_maximum=10)
@@ -190,7 +190,7 @@ def test_what_subscribers_get(bench: Bench, line: PublishProperty, data: bytes, 
 
 
 @EACH
-def test_what_the_store_takes_from_a_peer(line: PublishProperty | None, data: bytes, value: Any) -> None:
+def test_store_accepts_properties_of_peers_by_the_table(line: PublishProperty | None, data: bytes, value: Any) -> None:
     is_stored = line is not None and line.is_stored
     assert is_taken_from_a_peer(data) is is_stored
     assert is_taken_from_a_peer(USER + data + USER) is is_stored
@@ -204,7 +204,9 @@ def test_values_that_the_store_does_not_take_from_a_peer(text: str) -> None:
 
 
 @EACH
-def test_what_stands_behind_it_is_found(line: PublishProperty | None, data: bytes, value: Any) -> None:
+def test_expiry_and_trace_context_after_a_property_are_found(
+    line: PublishProperty | None, data: bytes, value: Any
+) -> None:
     """Expiry and trace context step over a property of the table. Behind another nothing can be found or changed."""
     is_known = line is not None
     shorter = EXPIRY_70_S if is_known and line is not None and line.keeping is not Keeping.AGED else EXPIRY_100_S
@@ -220,7 +222,7 @@ def test_what_stands_behind_it_is_found(line: PublishProperty | None, data: byte
 
 
 @EACH
-def test_what_columns_show(line: PublishProperty | None, data: bytes, value: Any) -> None:
+def test_columns_show_properties_by_the_table(line: PublishProperty | None, data: bytes, value: Any) -> None:
     section = np.frombuffer(data + USER, np.uint8)
     starts, lengths = np.zeros(1, np.int64), np.full(1, len(section), np.int32)
     rows = len(COLUMN_PROPERTIES)
@@ -243,7 +245,7 @@ def test_what_columns_show(line: PublishProperty | None, data: bytes, value: Any
 
 
 @OF_PUBLISH
-def test_what_the_sdk_writes_and_reads(line: PublishProperty, data: bytes, value: Any) -> None:
+def test_sdk_writes_and_reads_properties_by_the_table(line: PublishProperty, data: bytes, value: Any) -> None:
     assert not line.option or line.option in PublishOptions.__annotations__
     if not line.option:
         return
@@ -262,7 +264,7 @@ def test_the_sdk_has_no_other_options() -> None:
 
 
 @OF_PUBLISH
-def test_what_spark_writes_and_reads(line: PublishProperty, data: bytes, value: Any) -> None:
+def test_spark_writes_and_reads_properties_by_the_table(line: PublishProperty, data: bytes, value: Any) -> None:
     assert not line.column or line.column in COLUMNS
     if not line.column:
         return
