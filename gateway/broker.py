@@ -205,7 +205,7 @@ class Broker:
         self.connections.turn_ended()
 
     def wake(self) -> None:
-        """There is something to end the turn for: end it in the loop's next turn."""
+        """End the turn in the loop's next turn."""
         self._ending.ask()
 
     def settle(self) -> None:

@@ -93,7 +93,7 @@ class ListenAddress:
 
 
 def check_exposure(addresses: tuple[ListenAddress, ...], is_auth_configured: bool, allow_anonymous: bool) -> None:
-    """Nothing listens beyond loopback without authentication unless the operator says so. Raises ListenError."""
+    """Refuse to listen beyond loopback without authentication, unless the operator allows it. Raises ListenError."""
     for address in addresses:
         if not (address.is_local or is_auth_configured or allow_anonymous):
             raise ListenError(

@@ -58,7 +58,7 @@ class OpenStore:
             undo.pop_all()
 
     def handed_to(self, on_safe: Callable[[], None]) -> OpenStore:
-        """Have a new owner, whose `on_safe` is called from now on."""
+        """Pass the store to a new owner, whose `on_safe` is called from now on."""
         self._on_safe = on_safe
         return self
 

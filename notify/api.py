@@ -104,7 +104,7 @@ class SessionListener(Protocol):
     """The events for a user of a store that has clients' sessions."""
 
     def taken_over(self, client_id: str) -> None:
-        """Another user of the store claims this session: end its connection, and append what is left of it."""
+        """End the connection of a session that another user of the store claims, and append what is left of it."""
 
     @property
     def can_judge(self) -> bool:
@@ -448,7 +448,7 @@ class Store(Protocol):
 
     @property
     def patience_s(self) -> float:
-        """How long an append may take to become safe before it counts as failed, while the store is reached."""
+        """The time in which an append must become safe, while the store is reached; otherwise it counts as failed."""
 
 
 class _NoListener:

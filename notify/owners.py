@@ -18,7 +18,7 @@ class Claimant(NamedTuple):
 
 
 class ClaimDenied(NamedTuple):
-    """Another user owns the session; or its owner is not known, and these are the filters that it holds.
+    """A claim is refused: another user owns the session; or its owner is not known, and it holds these filters.
 
     Or it is new, and the user has too many: `quota` says so.
     """
@@ -32,7 +32,7 @@ UNJUDGED = Claimant()
 
 
 def refusal(claimant: Claimant, owner: str | None, filters: Iterable[str]) -> ClaimDenied | None:
-    """Why a claim is refused, of a session that `owner` has (None: not known) and that holds these filters."""
+    """The refusal of a claim to a session of `owner` (None: not known), with these filters; None: it is granted."""
     if claimant.user is None or claimant.user == owner:
         return None
     if owner or (owner is not None and not claimant.adopts_anonymous):

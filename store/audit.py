@@ -67,7 +67,7 @@ class AuditKey(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """How often an event happened in a window, and when: Unix times in ms."""
+    """The number of times that an event happened in a window, and when: Unix times in ms."""
 
     first_ms: int
     last_ms: int

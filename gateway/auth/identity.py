@@ -120,7 +120,7 @@ class Chain:
     """Asks one authenticator after another, until one has a verdict."""
 
     def __init__(self, authenticators: list[Authenticator], allow_anonymous: bool) -> None:
-        """Without authenticators every client comes in as anonymous."""
+        """Without authenticators every client is admitted as anonymous."""
         self._authenticators = authenticators
         self._allow_anonymous = allow_anonymous or not authenticators
         self._with_certificates = any(isinstance(each, Certificates) for each in authenticators)

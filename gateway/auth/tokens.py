@@ -231,7 +231,7 @@ class TokenCheck:
             return LoginRefused(f"token: {error}")
 
     def _prefix_of(self, key: Key) -> str:
-        """What names in its tokens begin with. A key that was fetched is none of the file's, also once it is gone."""
+        """The prefix of names in a key's tokens. A fetched key is not one of the file's, also once it is gone."""
         is_of_file = any(key is each for each in self._keys)
         return "" if is_of_file else self._settings.jwt_keys_url_prefix
 

@@ -134,7 +134,7 @@ class HandedSession(Handed):
 
 
 class HandedIdentity(Handed):
-    """Who the client was found to be; `rules` as a token has them."""
+    """The identity of a client; `rules` as a token has them."""
 
     username: str = ""
     rules: list[dict[str, Any]] | None = None

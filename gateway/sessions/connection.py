@@ -70,7 +70,7 @@ class Owner(Protocol):
         """The store has more to do than it can, so publishers wait."""
 
     def hold_back(self, connection: Connection) -> None:
-        """To be listened to again, by listen_again(), once that is over."""
+        """Read from a connection again, by listen_again(), once the store is not congested."""
 
     def clogged(self, connection: Connection) -> None:
         """The connection's send buffer is full. Called in the middle of a write."""
@@ -283,7 +283,7 @@ class Connection(Link):
         return encode(packet, self.version)
 
     def wait(self, is_read: bool = False) -> None:
-        """Until proceed(), what the client sends ahead of its CONNACK is kept, and no more is read than has come.
+        """Keep the client's input until proceed(), and read no more than has come.
 
         `is_read`: some of it is read on, so that the connection's end is seen.
         """
@@ -316,7 +316,7 @@ class Connection(Link):
             self.go_on()
 
     def on_spent(self) -> None:
-        """Its allowance is used up: take a new one, or wait until there is one. Silence is then not its fault."""
+        """Take a new allowance, or wait until there is one. Meanwhile the client's silence does not count."""
         assert self.meter is not None
         now_s = self.turn.now_s
         pause_s = self.meter.renew(self, now_s)
@@ -462,7 +462,7 @@ class Connection(Link):
 
     @property
     def is_deaf(self) -> bool:
-        """There is a reason not to listen to it."""
+        """True if the connection must not be read from."""
         waits = self.waiting or self.held or self.throttled or self.resting or self.held_for_crowd
         return waits or self.paused or self.closing
 

@@ -378,7 +378,7 @@ class Groups:
         self._groups = {state.key: GroupQueue(self, state) for state in states}
 
     def read_history(self, history: GroupHistory) -> None:
-        """Have groups read in `history` what the log has no more, from now on."""
+        """Set the history in which groups read what the log no longer has."""
         self._history = history
 
     def tier_of(self, group: GroupQueue) -> QueueInTier | None:

@@ -117,7 +117,7 @@ class LeftMessages:
         return sum(map(len, self._lines.values())) + len(self._verdicts)
 
     def judged_by(self, judge: LeftMessageJudge | None) -> None:
-        """Have `judge` asked from now on; None: nobody is there to ask."""
+        """Set the judge that is asked from now on; None: there is none."""
         self._judge = judge
 
     @property

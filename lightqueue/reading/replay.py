@@ -244,7 +244,7 @@ def _scan_tagged(
     room: _Room,
     wanted: Callable[[bytes], bool] | None,
 ) -> int:
-    """As _scan_queue(), of messages with a tag. Another message costs 20 bytes of the index, and no read of the log."""
+    """Like _scan_queue(), for messages with a tag. Others cost 20 bytes of the index, and no read of the log."""
     left, rounds, hole = MOST_ENTRIES, 1, 0
     while True:
         start, end = position, position + left

@@ -55,7 +55,7 @@ class AbsentSessions:
         self.expired = 0  # sessions whose expiry interval passed
 
     def count_wills(self, counts: WillCounts) -> None:
-        """Have `counts` say of each will from now on whether it may be sent, and what it counts as."""
+        """Set `counts`, which says of each will whether it may be sent, and what it counts as."""
         self._will_counts = counts
 
     def begin(self, listener: PresenceListener | None = None, waited_for: frozenset[str] = frozenset()) -> None:
@@ -73,7 +73,7 @@ class AbsentSessions:
             self.do_due()
 
     def presence_changed(self, client_id: str) -> None:
-        """As a PresenceListener of the sessions: a record changed a session's holder, or ended it."""
+        """PresenceListener of the sessions: a record changed a session's holder, or ended it."""
         self.look_at(client_id)
         if self._presence_listener is not None:
             self._presence_listener.presence_changed(client_id)

@@ -124,7 +124,7 @@ class WatchWriter(Protocol):
     """Whoever publishes what a gateway watches."""
 
     def watches_changed(self) -> None:
-        """There are changes to write."""
+        """Note that the watched queues have changed, so that the changes are written."""
 
 
 class Watched:
@@ -139,7 +139,7 @@ class Watched:
         self._changes: dict[bytes, bool] = {}  # name → whether it is watched now
 
     def written_by(self, writer: WatchWriter) -> None:
-        """Have `writer` publish all that is watched, and the changes from now on."""
+        """Set `writer`, which publishes all watched queues now, and their changes from now on."""
         self._writer = writer
 
     def find(self, name: bytes) -> Queue | None:

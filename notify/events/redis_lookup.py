@@ -154,7 +154,7 @@ class RedisEntry(_Link):
         watched.written_by(self)
 
     def watches_changed(self) -> None:
-        """As a WatchWriter: write the changes, in the next turn of the loop."""
+        """Write the changes in the next turn of the loop; see WatchWriter."""
         self._changed.set()
 
     async def close(self) -> None:

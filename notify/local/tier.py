@@ -73,7 +73,7 @@ class Tier:
 
     @property
     def url(self) -> str | None:
-        """Where the table is, for those that read its files by themselves, whatever `tier.reads` says; empty: there is
+        """The place of the table, for readers of its files, whatever `tier.reads` says; empty: there is
         no tier. None: only the tier knows, and is away."""
         if self.is_served:
             return self._url or None

@@ -37,7 +37,7 @@ class RemoteBans:
         self._login_counts: LoginCounts | None = None
 
     def count_logins(self, counts: LoginCounts) -> None:
-        """Have `counts` told how logins end at other doors, from now on."""
+        """Set `counts`, which is told how logins end in other processes."""
         self._login_counts = counts
 
     def in_force(self) -> list[BanState]:

@@ -331,7 +331,7 @@ class PeerAppends:
         return self._hub.claims.holder(client_id) not in (None, self._peer.member)
 
     def refuse(self, sequence: int, answer: wire.Failed) -> wire.Failed:
-        """Its user may not: the answer to an Append that is not looked at. One that is stored already is no news."""
+        """Note that an Append is refused, since its user may not, unless it was stored before. Returns `answer`."""
         if sequence > self._sequence:
             self._refuse(sequence, answer.code, answer.message)
         return answer

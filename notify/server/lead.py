@@ -9,4 +9,4 @@ class StoreLead(Protocol):
     """The part that a store has in its cluster."""
 
     def why_not_serving(self) -> str:
-        """Why this store may not answer now; empty: it may. Asked with each request: without I/O."""
+        """The reason why this store may not answer now; empty: it may. Asked with each request: without I/O."""

@@ -160,11 +160,11 @@ class StoreServer:
                     self.wake(connection)
 
     def led_by(self, lead: StoreLead) -> None:
-        """This store is one of a cluster: it answers as long as `lead` says so."""
+        """Make this store one of a cluster: it answers as long as `lead` allows it."""
         self._lead = lead
 
     def why_not_serving(self) -> str:
-        """Why this store may not answer now; empty: it may."""
+        """The reason why this store may not answer now; empty: it may."""
         return self._lead.why_not_serving() if self._lead is not None else ""
 
     def is_let_go(self) -> bool:

@@ -331,7 +331,7 @@ def _is_sane(folder: Path) -> bool:
 
 
 def foreseen_marks(data: Path) -> Slot | None:
-    """As remembered_marks(), but also of an index in use, and without a change to its folder (rocksdict makes one)."""
+    """Like remembered_marks(), also for an index in use, and without the change that rocksdict makes to its folder."""
     try:
         with TemporaryDirectory() as links:
             (Path(links) / LOG).symlink_to((data / LOG).resolve())

@@ -120,7 +120,7 @@ def _add(placing: Placing, file: File) -> None:
 
 
 def is_blank(file: File, written: int) -> bool:
-    """Whether nothing was ever written to a file but its header, given the log_offset after its last byte that is not
+    """True if nothing was ever written to a file but its header, given the log_offset after its last byte that is not
     zero. Raises OSError.
     """
     return written <= file.base + HEADER_BYTES and not (file.fault and any(_first_bytes(file.path)))

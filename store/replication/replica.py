@@ -77,7 +77,7 @@ class Replica:
 
     @property
     def mark(self) -> ReplicaMark:
-        """To be kept by the store once its log is on the disk up to `mark.accepted`."""
+        """The mark for the store to keep once its log is on the disk up to `mark.accepted`."""
         return self._judge.mark
 
     @property

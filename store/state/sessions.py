@@ -150,7 +150,7 @@ class Sessions:
     def listen(
         self, *, presence: PresenceListener | None = None, subscriptions: SubscriptionListener | None = None
     ) -> None:
-        """These are told from now on; None: whoever was told before goes on."""
+        """Set the listeners that are told from now on; None: keep the one from before."""
         self._presence_listener = presence or self._presence_listener
         self._subscription_listener = subscriptions or self._subscription_listener
 

@@ -70,7 +70,7 @@ class Grew(WireMessage, frozen=True):
 
 
 class GrewNamed(WireMessage, frozen=True):
-    """As Grew, of queues that the receiver may not follow: (kind as a digit and name, queue_offset where it ends now).
+    """Like Grew, for queues that the receiver may not follow: (kind as a digit and name, queue_offset of its end).
 
     `others`: there were more of them than are kept for a peer, and of those that it follows Grew tells.
     """

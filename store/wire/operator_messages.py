@@ -93,7 +93,7 @@ class ClientInfo(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tru
 
 
 class ClientsListed(WireMessage, frozen=True):
-    """In no order. `next`: what to ask for `after`; None: that was all."""
+    """Clients, in no order. `next`: what to ask for `after`; None: that was all."""
 
     clients: Annotated[list[ClientInfo], Items]
     next: Count | None
@@ -217,7 +217,7 @@ class TopicReader(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tr
 
 
 class TopicReadersFound(WireMessage, frozen=True):
-    """In no order, at most 100 filters of a session. `groups` as (name, topic_filter): all in the first answer.
+    """Readers, in no order, at most 100 filters of each. `groups` as (name, topic_filter): all in the first answer.
 
     `next`: what to ask for `after`; None: that was all."""
 
@@ -235,7 +235,7 @@ class DeadLetters(WireMessage, frozen=True):
 
 
 class DeadLettersFound(WireMessage, frozen=True):
-    """Of each its queue_offset and its record in log format; empty if that is larger than an answer.
+    """Dead letters: queue_offset and record in log format of each; empty if it is larger than an answer.
 
     `next`: what to ask for `after`; None: that was all. `end`: where the queue of dead letters ended when it was asked
     (None: an older store does not say). `large`: of each whose record is empty, (queue_offset, log_offset, bytes).
