@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightqueue.message_store import MessageStore
 from lightqueue.opening import OpenStore
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
-from notify.remote.store import RemoteStore
+from notify.remote.store import RemoteStore, StoreSender
 from penstock.config.settings_tree import Settings
 from penstock.errors import SettingsError
 from store.settings import StoreSettings
@@ -51,13 +51,15 @@ class TracingParts:
         store.trace(GatewaySpans(self._tracing))
         return store
 
-    def remote_store(self, *arguments: Any) -> RemoteStore:
+    def remote_store(
+        self, patience_s: float, cache_bytes: int, sender: StoreSender, clock: Callable[[], float]
+    ) -> RemoteStore:
         """The store in another process; arguments as RemoteStore has them."""
         if self._tracing is None:
-            return RemoteStore(*arguments)
+            return RemoteStore(patience_s, cache_bytes, sender, clock)
         from penstock.tracing.gateway_store import GatewaySpans, TracedRemoteStore
 
-        store = TracedRemoteStore(*arguments)
+        store = TracedRemoteStore(patience_s, cache_bytes, sender, clock)
         store.trace(GatewaySpans(self._tracing))
         return store
 

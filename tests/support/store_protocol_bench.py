@@ -48,6 +48,14 @@ class NotedUpkeep:
         self.errors.append(error)
 
 
+class Nowhere:
+    """A StoreSender that sends nothing."""
+
+    def flush(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+
 class WireBench:
     """A store, and who is connected to it."""
 

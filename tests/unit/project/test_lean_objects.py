@@ -5,17 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from notify.remote.store import RemoteStore
-from tests.support.store_protocol_bench import WireBench
+from tests.support.store_protocol_bench import Nowhere, WireBench
 
 MOST_ATTRIBUTES = 29  # of an object without __slots__; with one more CPython 3.11 keeps them in a dict of its own
-
-
-class Nowhere:
-    """A StoreSender that sends nothing."""
-
-    def flush(self) -> None: ...
-
-    def wake(self) -> None: ...
 
 
 def test_objects_on_the_way_of_a_frame_have_few_attributes(tmp_path: Path) -> None:

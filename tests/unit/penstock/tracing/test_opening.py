@@ -10,6 +10,7 @@ from notify.local.store import LocalStore
 from notify.remote.store import RemoteStore
 from penstock.tracing.opening import TracingParts
 from tests.support.server_process import ROOT
+from tests.support.store_protocol_bench import Nowhere
 from tests.support.stores import small
 
 
@@ -19,7 +20,7 @@ def test_without_tracing_the_parts_are_the_plain_ones(tmp_path: Path) -> None:
     try:
         assert type(store) is MessageStore
         assert type(parts.local_store(Hub(store))) is LocalStore
-        remote = parts.remote_store(1.0, 1 << 20, lambda: None, lambda: None, lambda: 0.0)
+        remote = parts.remote_store(1.0, 1 << 20, Nowhere(), lambda: 0.0)
         assert type(remote) is RemoteStore
     finally:
         store.close()
