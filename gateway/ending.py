@@ -16,7 +16,7 @@ from gateway.mqtt.turn_owner import TurnOwner
 LONG_S = 0.001
 
 
-class HasTurn(TurnOwner, Protocol):
+class EndingOwner(TurnOwner, Protocol):
     """The broker: it has one turn after another."""
 
     @property
@@ -26,7 +26,7 @@ class HasTurn(TurnOwner, Protocol):
 class Ending:
     """However often it is asked, one turn is ended."""
 
-    def __init__(self, owner: HasTurn, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, owner: EndingOwner, call_soon: Callable[[Callable[[], None]], object]) -> None:
         """`call_soon` is the loop's."""
         self._owner = owner
         self._call_soon = call_soon
