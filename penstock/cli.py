@@ -22,6 +22,7 @@ COMMANDS = (
 """The module in penstock/commands of each name has a function, or a Typer with subcommands, of that name."""
 
 LEAVES = (
+    "store.files._mapping",
     "store.records._records",
     "lightqueue.queues._queues",
     "gateway.mqtt._inflight",
