@@ -20,6 +20,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from tests.support.server_process import ROOT
+from tests.support.stores import wait_until
 
 TIMEOUT_S = 30
 READY = "ready/now"
@@ -116,9 +117,11 @@ class PahoClient:
         self._changed = threading.Condition()
         self._messages: list[paho.MQTTMessage] = []
         self._subscribed = 0
+        self._unsubscribed = False
         self.session_present: bool | None = None
         self.client.on_message = self._on_message
         self.client.on_subscribe = self._on_subscribe
+        self.client.on_unsubscribe = self._on_unsubscribe
         self.client.on_connect = self._on_connect
         self._port, self._expiry_s, self._clean = port, expiry_s, clean
 
@@ -159,6 +162,13 @@ class PahoClient:
         self.leave()
         return found
 
+    def acknowledge(self) -> None:
+        """Waits until what came is acknowledged. paho leaves without the acknowledgements that it has not written."""
+        self._unsubscribed = False
+        self.client.unsubscribe("nothing")
+        self._wait(lambda: self._unsubscribed)
+        wait_until(lambda: not self.client.want_write())
+
     def leave(self) -> None:
         self.client.disconnect()
         self.client.loop_stop()
@@ -180,6 +190,11 @@ class PahoClient:
     def _on_subscribe(self, *_: object) -> None:
         with self._changed:
             self._subscribed += 1
+            self._changed.notify_all()
+
+    def _on_unsubscribe(self, *_: object) -> None:
+        with self._changed:
+            self._unsubscribed = True
             self._changed.notify_all()
 
     def _on_connect(self, client: object, userdata: object, flags: paho.ConnectFlags, *_: object) -> None:

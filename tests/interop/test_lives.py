@@ -110,6 +110,7 @@ def test_paho_comes_back_to_its_session(server: PenstockServer, version: int, qo
         assert client.session_present is True
         assert [message.payload for message in client.raw_messages(200)] == payloads
         assert {message.qos for message in client.raw_messages(200)} == {qos}
+        client.acknowledge()
         client.leave()
     clean = PahoClient(server.port, version, "device").connect()
     assert clean.session_present is False
