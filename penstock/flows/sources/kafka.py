@@ -22,7 +22,7 @@ from penstock.flows.errors import SinkAway
 from penstock.flows.sources.numbered import NumberedAppends
 from penstock.flows.sources.partition import PartitionFeed
 from penstock.flows.sources.records import KafkaRecord
-from penstock.flows.sources.runner import SourceRunner
+from penstock.flows.sources.runner import SourceRunner, until_one_ends
 from penstock.flows.sources.topic import (
     WAIT_S,
     KafkaReader,
@@ -63,7 +63,7 @@ class KafkaRunner(SourceRunner):
             await self._resumed(reader)
             topic = await self._described(reader)
             work = TopicAtWork(self, self._client, reader, topic, self._start)
-            await self._until(self.group.paused, work.run())  # what the store has not answered comes again
+            await until_one_ends(work.run(), self.group.paused.wait())  # what the store has not answered comes again
 
     async def _close(self) -> None:
         await self._reader.close()
@@ -71,7 +71,7 @@ class KafkaRunner(SourceRunner):
     async def _resumed(self, reader: ReaderThread) -> None:
         """Wait while the flow is paused; its lag grows."""
         if not self.group.going.is_set():
-            await self._until(self.group.going, self._look(reader))
+            await until_one_ends(self._look(reader), self.group.going.wait())
 
     async def _look(self, reader: ReaderThread) -> None:
         """Count the lag now and then. Until cancelled."""

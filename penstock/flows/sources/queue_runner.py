@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from typing import Generic, TypeVar
 
 from penstock.flows.sources.known_ids import KnownIds, Noted
 from penstock.flows.sources.numbered import NumberedAppends
 from penstock.flows.sources.queue_feed import Queued, QueueFeed
-from penstock.flows.sources.runner import SourceRunner
+from penstock.flows.sources.runner import SourceRunner, until_one_ends
 from store.wire.base import PRODUCER
 
 M = TypeVar("M", bound=Queued)
@@ -33,7 +32,7 @@ class QueueRunner(SourceRunner, Generic[M]):
     async def _bring(self) -> None:
         while not self.gate.is_stopping:
             await self.group.going.wait()
-            await self._until(self.group.paused, self._brought())  # what is in hand is the broker's again
+            await until_one_ends(self._brought(), self.group.paused.wait())  # what is in hand is the broker's again
 
     async def _brought(self) -> None:
         """Until cancelled. Raises StoreRefused."""
@@ -41,15 +40,9 @@ class QueueRunner(SourceRunner, Generic[M]):
         appends = NumberedAppends(self._client.another_link(f"{PRODUCER}{self.kind}:{name}:{self.source}"))
         known = KnownIds(f"$flows/{name}/ids/{self.source}", self._client.message, self._find)
         feed = self._feed(appends, known)
-        tasks = [asyncio.create_task(feed.run()), asyncio.create_task(self._take(feed))]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await until_one_ends(feed.run(), self._take(feed))
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await appends.close()
 
     async def _find(self, key: str, topic: str, limit: int) -> list[Noted]:

@@ -68,17 +68,6 @@ class SourceRunner:
     def _work(self) -> ConsumerWork:
         return self.counts.work(self.gate.outages, bool(self.gate.away))
 
-    async def _until(self, event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-        tasks = [asyncio.create_task(work), asyncio.create_task(event.wait())]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
     async def _connect(self) -> None:
         """To another store, once it is there."""
         while True:
@@ -92,6 +81,19 @@ class SourceRunner:
             else:
                 self.gate.answered(outages)
                 return
+
+
+async def until_one_ends(*works: Coroutine[Any, Any, object]) -> None:
+    """Run these at the same time until one of them ends, then cancel the others. Raises the error of one that failed."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _another_store(flow: Flow) -> Client:
