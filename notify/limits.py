@@ -26,7 +26,7 @@ class StoreBans(Protocol):
 
 
 class LoginCounts(Protocol):
-    """Whoever counts how logins ended in other processes."""
+    """The counts of how logins ended in other processes."""
 
     def take(self, ends: Iterable[LoginEnd]) -> None:
         """Count these."""

@@ -71,7 +71,7 @@ class Counts:
 
 
 class LoginListener(Protocol):
-    """Whoever is told how logins end in this process."""
+    """A listener for how logins end in this process."""
 
     def ended(self, end: LoginEnd) -> None:
         """A login changed a count."""

@@ -264,8 +264,11 @@ def _matches_of(topic: str, replays: list[HistoryReplay]) -> list[_Match]:
 
 
 def _later_readers(session: Session, replay: HistoryReplay) -> list[LaterReader]:
-    """Retention does not pass all of a session's queues at once. A message that two subscriptions match is sent by the
-    reader that comes to it last: it does not know what a replay has sent that is over."""
+    """The readers of the session that come to messages of a replay once it is over.
+
+    Retention does not pass all of a session's queues at once. If two subscriptions match a message, the reader that
+    comes to it last sends it, because that reader does not know what an earlier replay has sent.
+    """
     subscription = replay.subscription
     return [
         LaterReader(reader.reached, reader.topic_filter, reader.no_local)

@@ -132,7 +132,7 @@ class SharedSubscriptions:
         )
 
     def _user(self, session: Session) -> str | None:
-        """The user that owns the group if this subscription makes it; None: nobody."""
+        """The user that will own the group if this subscription creates it; None: the group has no owner."""
         identity = session.link.identity if session.link is not None else None
         return identity.account if identity is not None and self._knows_users() else None
 

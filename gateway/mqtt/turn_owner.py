@@ -18,7 +18,7 @@ class TurnOwner(Protocol):
         """The batch is full: store it now. The turn goes on."""
 
     def settle(self) -> None:
-        """A message comes behind subscriptions that were read before it in this turn: these take effect first."""
+        """A message comes after subscriptions that were read in the same turn. The subscriptions take effect first."""
 
     def shed_incomplete(self, is_open: bool) -> None:
         """Packets that are not whole take up more than their limit: of links with a session (`is_open`), or without."""

@@ -353,7 +353,7 @@ class GroupQueue:
 
 
 class GroupHistory(Protocol):
-    """Whoever has what groups are to read and the log has no more."""
+    """The source of messages that groups are to read and that the log no longer has."""
 
     def queue_in_tier(self, queue: GroupQueue) -> QueueInTier | None:
         """None: there is nothing of it."""

@@ -38,7 +38,7 @@ Name = tuple[int, int]
 
 
 class LeftMessageJudge(Protocol):
-    """Whoever knows which messages may be sent."""
+    """The judge of which messages may be sent."""
 
     def ask(self, messages: Sequence[LeftMessage], then: Callable[[Allowed], None]) -> bool:
         """Call `then` with the answers, now, later or never. False: no gateway is there to ask."""

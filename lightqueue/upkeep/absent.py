@@ -26,7 +26,7 @@ WILL, EXPIRY = "will", "expiry"
 
 
 class WillCounts(Protocol):
-    """Whoever counts the wills that are sent for users."""
+    """The counts of wills that are sent for users."""
 
     def count_will(self, state: SessionState, will: WillState) -> tuple[bytes, str]:
         """The value of a will's attribute COUNTED (empty: none), and why it may not be sent (empty: it may)."""

@@ -121,7 +121,7 @@ class Table:
 
 
 class WatchWriter(Protocol):
-    """Whoever publishes what a gateway watches."""
+    """The writer of the list of queues that a gateway watches."""
 
     def watches_changed(self) -> None:
         """Note that the watched queues have changed, so that the changes are written."""

@@ -53,7 +53,7 @@ def names_of(certificate: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 class TlsListenerOwner(Protocol):
-    """Whoever serves the connections of a TlsListener."""
+    """The server that serves the connections of a TlsListener."""
 
     def arrives(self) -> asyncio.Protocol:
         """The protocol of a new connection."""

@@ -34,7 +34,7 @@ REMEDIES: dict[str, str] = {
 
 
 class StoreSuccessor(Protocol):
-    """Whoever takes another process's place at the store."""
+    """A process that takes another process's place at the store."""
 
     def serves(self, welcome: Welcome) -> None:
         """The store let this process in; nothing came of it so far. Raises WireError if it came too late."""

@@ -11,7 +11,7 @@ from store.errors import StoreError
 
 
 class ApplyingOwner(Protocol):
-    """Whoever has the store that the steps are taken in."""
+    """The owner of the store in which the steps are taken."""
 
     def do_upkeep(self) -> None:
         """Do what stores something by the clock."""

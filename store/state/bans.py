@@ -38,7 +38,7 @@ class BanState(msgspec.Struct, array_like=True, frozen=True):
 
 
 class BanListener(Protocol):
-    """Whoever is told of bans that records change."""
+    """A listener for the bans that records change."""
 
     def ban_changed(self, key: BanKey) -> None:
         """A ban was set, lifted or dropped. Called while a record is applied: nothing may be stored now."""

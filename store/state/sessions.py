@@ -100,14 +100,14 @@ def is_held(subscription: SubscriptionState) -> bool:
 
 
 class PresenceListener(Protocol):
-    """Whoever is told which sessions got or lost their connection."""
+    """A listener for sessions that get or lose their connection."""
 
     def presence_changed(self, client_id: str) -> None:
         """A record changed the holder of a session or its will, or ended it. Nothing may be stored now."""
 
 
 class SubscriptionListener(Protocol):
-    """Whoever is told what sessions subscribe."""
+    """A listener for what sessions subscribe to."""
 
     def was_subscribed(self, session: SessionState, topic_filter: str) -> None:
         """A record gave a session this subscription. Nothing may be stored now."""

@@ -65,7 +65,7 @@ def delayed_item(due_ms: int, first_offset: int) -> bytes:
 
 
 class UsageListener(Protocol):
-    """Whoever is told of items that records count."""
+    """A listener for the items that records count."""
 
     def was_counted(self, counted: Counted, item: bytes, user: str) -> None:
         """A record counts this item for a user. Nothing may be stored now."""
