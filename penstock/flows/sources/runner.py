@@ -84,7 +84,7 @@ class SourceRunner:
 
 
 async def until_one_ends(*works: Coroutine[Any, Any, object]) -> None:
-    """Run these at the same time until one of them ends, then cancel the others. Raises the error of one that failed."""
+    """Run these at the same time until one ends, then cancel the others. Raises the error of one that failed."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
