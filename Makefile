@@ -81,12 +81,15 @@ quick-tests:
 	$(PYTHON) -m pytest --quiet --numprocesses auto --dist loadgroup --exitfirst -m 'not slow and not nightly' --hypothesis-profile quick \
 		tests/unit tests/property
 
+# Some tests by night take an hour, so what hangs is ended after three.
+BY_NIGHT := -o faulthandler_timeout=10800
+
 # What `make test` leaves to the night; docs/testing.md says why nothing is uncovered by day.
 nightly-tests: packages install tests/interop/js/node_modules tests/kafka/jars tests/kafka/spark-jars
-	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'nightly and not alone and not kafka' tests
-	$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup -m 'nightly and kafka and not alone' $(SERVERS)
-	$(PYTHON) -m pytest -m 'nightly and alone' tests
-	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup -m 'not nightly' --hypothesis-profile night tests/property
+	$(PYTHON) -m pytest $(BY_NIGHT) --numprocesses $(AT_A_TIME) --dist worksteal -m 'nightly and not alone and not kafka' tests
+	$(PYTHON) -m pytest $(BY_NIGHT) --numprocesses 2 --dist loadgroup -m 'nightly and kafka and not alone' $(SERVERS)
+	$(PYTHON) -m pytest $(BY_NIGHT) -m 'nightly and alone' tests
+	$(PYTHON) -m pytest $(BY_NIGHT) --numprocesses auto --dist loadgroup -m 'not nightly' --hypothesis-profile night tests/property
 
 bench: install
 	$(PYTHON) tests/bench/run.py
@@ -103,7 +106,7 @@ bench-spark: install
 
 # As many kills as are promised; `make test` has a few of them.
 kill-spark: install
-	PENSTOCK_SPARK_KILLS=20 $(PYTHON) -m pytest tests/spark/test_kills.py tests/spark/test_sink_kills.py
+	PENSTOCK_SPARK_KILLS=20 $(PYTHON) -m pytest $(BY_NIGHT) tests/spark/test_kills.py tests/spark/test_sink_kills.py
 
 bench-pipelines: install
 	$(PYTHON) tests/bench/pipelines_run.py
