@@ -226,7 +226,7 @@ class GroupQueue:
             elif len(data) > self._owner.most_bytes:
                 self.group.doom(place, TOO_LARGE)
             else:
-                yield place, data
+                yield place, self.reads.telling(place[1], data)
 
     # --- what consumers say; what is stale of it
 

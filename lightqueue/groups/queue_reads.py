@@ -65,9 +65,14 @@ class QueueReads:
         self._as_of = -1  # ... the log began there
         self._told_until = 0
         self._untold = (-1, 0)  # a queue_offset, and how many messages before it are gone that no message has said
+        self._gone = 0  # messages that were found gone one by one, which no message has said
+        self._lost: dict[int, int] = {}  # how many messages are gone that a message says, by its queue_offset
 
     def read(self, start: int, most: int, max_bytes: int) -> Records:
         """Like QueueTable.read(); nothing from `start` on while the tier is asked. What is gone counts as lost."""
+        return self._telling(self._read(start, most, max_bytes))
+
+    def _read(self, start: int, most: int, max_bytes: int) -> Records:
         if self._tier is None or start >= self._kept_from():
             records = self._queues.read(self._queue, start, most, max_bytes)
             if records.first == start:
@@ -92,7 +97,7 @@ class QueueReads:
         if self._tier is None or queue_offset >= self._kept_from():
             records = self._queues.read(self._queue, queue_offset, 1, 1)
             if records.count and records.first == queue_offset:
-                return records_bytes(records)
+                return records_bytes(self._marked(records))
             if not self._is_in_tier(queue_offset):
                 return b""
         assert self._tier is not None
@@ -100,7 +105,13 @@ class QueueReads:
         if page is None:
             return None
         at = queue_offset - page.records.first
-        return records_bytes(page.records, at, 1) if 0 <= at < page.records.count else b""
+        if not 0 <= at < page.records.count:
+            return b""
+        return records_bytes(self._marked(_part(page.records, at, 1, 1)))
+
+    def telling(self, queue_offset: int, data: bytes) -> bytes:
+        """A message that is about to be handed out, which says how many are gone if no message has said so."""
+        return data if not self._gone else records_bytes(self._telling(records_from(data, queue_offset)))
 
     def waits_for(self, queue_offset: int) -> bool:
         """Whether messages from there on are asked for in the tier, so that there is nothing to read now."""
@@ -108,6 +119,8 @@ class QueueReads:
 
     def close_if_done(self, group: Group) -> None:
         """Stop reading the tier once the group needs no more of it. Call this now and then."""
+        if self._lost and min(self._lost) < group.acked_offset:
+            self._lost = {each: lost for each, lost in self._lost.items() if each >= group.acked_offset}
         if self._tier is not None and group.acked_offset >= self._kept_from():
             self.close()
 
@@ -123,8 +136,9 @@ class QueueReads:
         return self._tier.why if self._tier is not None else ""
 
     def gone(self) -> None:
-        """A single message is not kept any more."""
+        """A single message is not kept any more. The next one that is read says so."""
         self.skipped += 1
+        self._gone += 1
         self._tell_skipped(1)
 
     def _is_in_tier(self, queue_offset: int) -> bool:
@@ -142,7 +156,7 @@ class QueueReads:
         return self._kept
 
     def _told(self, start: int, until: int, records: Records) -> Records:
-        """`records`, of which the first one says that what is between two queue_offsets is gone."""
+        """`records`. The first one, or the next one that is read, says that all between two queue_offsets is gone."""
         new = until - max(start, self._told_until)
         if new > 0:
             self._told_until = until
@@ -151,9 +165,25 @@ class QueueReads:
         missing = until - start
         if start == self._untold[0]:
             missing += self._untold[1]
-        if not records.count and missing:
+        if records.count and missing:
+            missing += lost_before(records)
+            self._lost[records.first] = max(missing, self._lost.get(records.first, 0))
+        elif missing:
             self._untold = records.first, missing
-        return marked(records, missing)
+        return records
+
+    def _telling(self, records: Records) -> Records:
+        """`records`, of which the first one says what is gone that no message has said."""
+        if self._gone and records.count:
+            self._lost[records.first] = self._lost.get(records.first, lost_before(records)) + self._gone
+            self._gone = 0
+        return self._marked(records)
+
+    def _marked(self, records: Records) -> Records:
+        """`records`, of which the first one says what is gone, whenever it is read."""
+        if not self._lost or not records.count:
+            return records
+        return marked(records, max(0, self._lost.get(records.first, 0) - lost_before(records)))
 
 
 def _part(records: Records, first: int, most: int, max_bytes: int) -> Records:

@@ -168,7 +168,10 @@ class Message:
 
     @property
     def lost(self) -> int:
-        """How many messages directly before it are lost, as a part of the store's log is damaged; nearly always 0."""
+        """How many messages before it are gone, and no earlier message says so; nearly always 0.
+
+        A part of the store's log is damaged, or retention was faster than the group.
+        """
         data = self._record[ATTRIBUTES]
         value = decode_attributes(data).get(Attribute.LOST) if data else None
         return int.from_bytes(value, "little") if value else 0

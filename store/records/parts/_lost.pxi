@@ -29,15 +29,28 @@ cdef uint64_t lost_in_front(const RecordHeader *record) noexcept nogil:
     return number
 
 
+cdef bytes renumbered(const RecordHeader *record, uint64_t lost):
+    """A copy of a record that says already how many are lost, with another number."""
+    cdef bytes data = PyBytes_FromStringAndSize(<const char *>record, record.length)
+    cdef RecordHeader *made = <RecordHeader *>PyBytes_AS_STRING(data)
+    memcpy(<char *>attributes_of(made) + 3, &lost, 8)
+    made.crc = _crc32c(<const char *>made + 8, record.length - 8)
+    return data
+
+
 cpdef Records marked(Records records, uint64_t lost, Py_ssize_t i=0):
     """The same range, where record i says that so many messages (more) are lost directly in front of it; 0: as it is."""
     cdef Records found
     cdef bytes copied
     cdef Py_ssize_t k
+    cdef uint64_t before
     if not lost or i >= records.count or records.items[i].attributes_length > 65_535 - 2 * LOST_BYTES:
         return records
-    lost += lost_in_front(records.items[i])
-    copied = widened(records.items[i], b"\x06\x08\x00" + (<object>lost).to_bytes(8, "little"), b"")
+    before = lost_in_front(records.items[i])
+    if before:
+        copied = renumbered(records.items[i], before + lost)
+    else:
+        copied = widened(records.items[i], b"\x06\x08\x00" + (<object>lost).to_bytes(8, "little"), b"")
     found = Records(records.first)
     found.owner = (records, copied)
     for k in range(records.count):

@@ -8,7 +8,7 @@ import pytest
 from lightqueue.groups.groups import GroupQueue, Groups, TooManyGroups
 from lightqueue.message_store import MessageStore
 from store.records._records import RecordBatch
-from store.records.records import Attribute, RecordType, encode_attribute, read_records
+from store.records.records import Attribute, RecordType, decode_attributes, encode_attribute, read_records
 from store.state.group_leases import Lease, LeaseAlarms
 from store.state.group_settings import GroupSettings
 from store.state.group_states import GroupState
@@ -146,6 +146,48 @@ def test_group_skips_messages_that_retention_dropped(stores: Stores, clock: Cloc
     clock.now_ms += 2 * SOON_MS
     assert [payload for payload, _ in pop(found, clock)] == [b"d"]
     assert found.lag == 1
+
+
+def lost_in(found: GroupQueue, clock: Clock, max_bytes: int = 1 << 20, done: bool = False) -> list[int]:
+    """What each message that is handed out says of those that are gone. `done`: they are acknowledged."""
+    dealt = found.pop(ONE, 100, max_bytes, clock.now_ms, clock.now_ms + SOON_MS)
+    for each in dealt.ranges if done else ():
+        found.ack(each.serial, each.first, each.number)
+    attributes = [decode_attributes(record.attributes) for record in read_records(memoryview(dealt.records))]
+    return [int.from_bytes(each.get(Attribute.LOST, b""), "little") for each in attributes]
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_each_message_that_is_gone_is_told_once(stores: Stores, clock: Clock, partitions: int) -> None:
+    """Those that retention drops before a group reads them, and those that it drops between reading and handing out."""
+    store = stores(retention_bytes=KEPT_BYTES)
+    found = make(store, GroupSettings(partitions=partitions))
+    publish(store, "t/1", *[b"%d" % number for number in range(20)])
+    assert lost_in(found, clock, max_bytes=200)[0] == 0
+    found.group.leave(ONE, clock.now_ms)  # what was handed out is to be handed out again
+    found.group.join(ONE)
+    fill(store, 4)
+    run_upkeep(store)
+    publish(store, "t/1", *[b"%d" % number + bytes(100) for number in range(20)])
+    told: list[int] = []
+    for _ in range(100):
+        told += lost_in(found, clock, max_bytes=200, done=True)
+    assert len(told) == 20
+    assert (sum(told), found.reads.skipped) == (20, 20)
+    assert found.reads.skipped == 20
+
+
+def test_a_message_that_comes_again_says_again_what_is_gone(stores: Stores, clock: Clock) -> None:
+    store = stores(retention_bytes=KEPT_BYTES)
+    found = make(store)
+    publish(store, "t/1", b"a", b"b")
+    fill(store, 4)
+    run_upkeep(store)
+    publish(store, "t/1", b"c", b"d")
+    for _ in range(2):
+        assert lost_in(found, clock) == [2, 0]
+        found.group.leave(ONE, clock.now_ms)
+        found.group.join(ONE)
 
 
 def test_expired_messages_are_not_handed_out(stores: Stores, clock: Clock) -> None:

@@ -124,6 +124,8 @@ def test_a_mark_is_a_valid_record() -> None:
     assert verify(data, 0)[2] in (None, "it bears another log_offset")
     record = Record._make(told[1])
     assert (record.payload, record.topic) == (b"b", b"t")
+    lost, key = encode_attribute(Attribute.LOST, (7).to_bytes(8, "little")), encode_attribute(Attribute.KEY, b"k")
+    assert record.attributes == lost + key  # and not twice
     assert marked(records, 0) is records
 
 
