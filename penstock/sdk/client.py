@@ -17,7 +17,7 @@ from penstock.sdk.compression import Compression, chosen
 from penstock.sdk.connecting import ClientConnection
 from penstock.sdk.credentials import ClientCredentials, Password
 from penstock.sdk.errors import BadMessageId, ClientClosed, NotFound, Overloaded, StoreRefused
-from penstock.sdk.filters import matches_any
+from penstock.sdk.filters import LiveOnlyTopics, matches_any
 from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, prefetch_of
 from penstock.sdk.link import ClientLink
 from penstock.sdk.many import Packer, ToPublish, published
@@ -38,7 +38,6 @@ from store.wire.messages import FailureCode
 
 MOST_DELAY_S = 0xFFFFFFFF  # while no store says how much it takes
 DELAYED_PER_PAGE = 1_000
-TOPICS_REMEMBERED = 100_000
 
 T = TypeVar("T")
 
@@ -102,10 +101,9 @@ class Client(ClientConnection):
         super()._begin()
         self._gatherer = Gatherer(self._autobatch) if self._autobatch is not None else None
         self._is_ticking = False
-        self._live_only: dict[str, bool] = {}
+        self._live_only = LiveOnlyTopics()
 
     def _new_outbox(self, link: ClientLink) -> Outbox:
-        link.on_welcome = self._forget_live_only
         return Outbox(link.requests, lambda: link.place, link.wake, self._cancel, self._answered)
 
     @property
@@ -198,7 +196,8 @@ class Client(ClientConnection):
             options = current_span.with_current_span(options)
         in_log = self._names.topic(topic)
         left_by = b"" if due_ms is None else self._opened.left_by
-        is_live_only, compression = self._is_live_only(in_log), self._compression
+        is_live_only = self._live_only.has(in_log, self._opened.requests.welcome)
+        compression = self._compression
         message = outgoing(in_log, payload, is_live_only, compression, due_ms=due_ms, left_by=left_by, **options)
         if in_log != topic:
             message = message._replace(topic=topic)
@@ -206,20 +205,6 @@ class Client(ClientConnection):
             text = f"a message of {len(message.record)} bytes; it takes {self._batch_bytes}: raise wire.max_frame_bytes"
             raise StoreRefused(FailureCode.RECORD_TOO_LARGE, text)
         return message
-
-    def _is_live_only(self, topic: str) -> bool:
-        known = self._live_only  # a new one with each Welcome: what another thread takes from the last one is forgotten
-        found = known.get(topic)
-        if found is None:
-            welcome = self._opened.requests.welcome
-            found = welcome is not None and matches_any(welcome.live_only, topic)
-            if len(known) >= TOPICS_REMEMBERED:
-                known.clear()
-            known[topic] = found
-        return found
-
-    def _forget_live_only(self) -> None:
-        self._live_only = {}
 
     def _send(self, message: Outgoing) -> asyncio.Future[Receipt]:
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()

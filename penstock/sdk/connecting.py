@@ -70,7 +70,7 @@ class ClientConnection(ABC):
         name = f"client-{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}"
         link = ClientLink(self._address, name, self._credentials, self._timeout_s)
         self._outbox = self._new_outbox(link)
-        link.before_sending = self._outbox.flush
+        link.send_from(self._outbox)
         self._link = link
         self._tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.tick())]
         try:

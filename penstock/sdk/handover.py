@@ -78,14 +78,15 @@ class Handover:
         self._held: deque[HandedOver] = deque()  # until there is room
         self._letting_in: asyncio.Task[None] | None = None
         client.expects_next = False
-        thread.on_ring = self._take
+        thread.listen(self)
 
     def hand(self, message: Outgoing, receiver: Receiver) -> None:
         """Have it sent. Raises ClientClosed, OfParentProcess."""
         self._coming.append(HandedOver(message, receiver))
         self._thread.ring()
 
-    def _take(self) -> None:
+    def rung(self) -> None:
+        """Put what has come to the client. The loop's thread calls it."""
         if self._coming:
             self._client.at_once(self._put_all)
 

@@ -39,6 +39,13 @@ def request_rules(timeout_s: float) -> RequestRules:
     return RequestRules(timeout_s, wire.Publish, MOST_PUBLISHES, refuses_large=True, errors=errors)
 
 
+class LinkOutbox(Protocol):
+    """Messages that wait to become requests of a link."""
+
+    def flush(self) -> None:
+        """Make requests of as many of them as may be sent now."""
+
+
 class LinkReader(Protocol):
     """A reading or a subscription: it follows queues, or gets messages of a group."""
 
@@ -61,11 +68,11 @@ class ClientLink(AsyncioLink):
         self.user = ""  # whom the store found this client to be
         self.place = UNNAMED  # of the store, in message ids
         self.refused: HandshakeRefused | None = None
-        self.before_sending: Callable[[], None] = lambda: None
         self.readings: set[LinkReader] = set()  # those under way
         self.tried = asyncio.Event()  # once at least: let in, or refused
-        self.on_welcome: Callable[[], None] = lambda: None
+        self.is_up = asyncio.Event()  # while a store lets this client in
         self.elsewhere_s = 0.0  # before it connects again when another process has come under its name
+        self._outbox: LinkOutbox | None = None
         self._process = os.getpid()
         self._name = name
         self._credentials = credentials
@@ -80,6 +87,10 @@ class ClientLink(AsyncioLink):
     def is_left_behind(self) -> bool:
         """Whether nobody drives it here any more: it is of the process that forked this one, or its loop has ended."""
         return self._loop.is_closed() or self._process != os.getpid()
+
+    def send_from(self, outbox: LinkOutbox) -> None:
+        """Have the outbox flushed each time before requests are sent."""
+        self._outbox = outbox
 
     # --- time
 
@@ -143,7 +154,7 @@ class ClientLink(AsyncioLink):
         self.tried.set()
         for reading in list(self.readings):
             reading.reconnected()
-        self.on_welcome()
+        self.is_up.set()
 
     def _place(self, welcome: Welcome) -> StorePlace:
         if welcome.address:
@@ -169,11 +180,12 @@ class ClientLink(AsyncioLink):
                 pass  # how far the log is safe, for one
 
     def _outgoing(self) -> list[bytes]:
-        if self.requests.welcome is not None:
-            self.before_sending()
+        if self._outbox is not None and self.requests.welcome is not None:
+            self._outbox.flush()
         return self.requests.outgoing()
 
     def _away(self, why: str) -> None:
+        self.is_up.clear()
         self.requests.lost(why)
 
     def _closed_without_a_word(self) -> str:

@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from penstock.sdk.bell import HAS_EVENTS, EventBell
 from penstock.sdk.errors import ClientClosed, OfParentProcess
@@ -16,6 +16,13 @@ from penstock.sdk.errors import ClientClosed, OfParentProcess
 T = TypeVar("T")
 
 CLOSING_S = 0.01  # for a connection that was aborted to be closed
+
+
+class RingListener(Protocol):
+    """Told by the loop of a LoopThread that another thread rang."""
+
+    def rung(self) -> None:
+        """It may have been rung more than once."""
 
 
 class LoopThread:
@@ -26,7 +33,7 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-client", daemon=True)
         self._is_stopped = False
-        self.on_ring: Callable[[], None] = lambda: None
+        self._listener: RingListener | None = None
         self._is_rung = False
         self._bell = EventBell(os.EFD_NONBLOCK) if HAS_EVENTS else None
         if self._bell is not None:
@@ -40,7 +47,7 @@ class LoopThread:
             work.close()
         self._check()
         if self._is_rung:  # what that is about comes first
-            self._loop.call_soon_threadsafe(self.on_ring)
+            self._loop.call_soon_threadsafe(self._tell)
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -57,8 +64,12 @@ class LoopThread:
         self._check()
         self._loop.call_soon_threadsafe(do)
 
+    def listen(self, listener: RingListener) -> None:
+        """Tell the listener of each ring()."""
+        self._listener = listener
+
     def ring(self) -> None:
-        """Have on_ring() called, before whatever is started later. Raises ClientClosed, OfParentProcess."""
+        """Have the listener's rung() called, before whatever is started later. Raises ClientClosed, OfParentProcess."""
         self._check()
         self._is_rung = True
         if self._bell is None:
@@ -70,7 +81,11 @@ class LoopThread:
         self._is_rung = False
         if self._bell is not None:
             self._bell.wait()
-        self.on_ring()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._listener is not None:
+            self._listener.rung()
 
     def stop(self) -> None:
         """Wait until the thread has ended."""

@@ -26,8 +26,6 @@ class NumberedAppends:
 
     def __init__(self, link: ClientLink) -> None:
         self._link = link
-        self._is_up = asyncio.Event()
-        link.on_welcome = self._is_up.set
         link.elsewhere_s = ELSEWHERE_S
         self._tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.tick())]
 
@@ -47,8 +45,7 @@ class NumberedAppends:
     async def connected(self) -> int:
         """Wait for a connection. Returns the number up to which the store has everything, and perhaps more."""
         while self._link.requests.welcome is None:
-            self._is_up.clear()
-            await self._is_up.wait()
+            await self._link.is_up.wait()
         return self.welcome.appended
 
     def append(self, number: int, records: bytes) -> asyncio.Future[bool]:
