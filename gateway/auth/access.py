@@ -11,10 +11,11 @@ from gateway.auth.attempts import Attempts
 from gateway.auth.client_ids import ANY_CLIENT_ID, ClientIds
 from gateway.auth.identity import Answer, Authenticator, Chain, Credentials, Identity
 from gateway.auth.passwords import PasswordTable
-from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide, name_groups, unwrapped
+from gateway.auth.permissions import MAX_QOS, REFUSED, Action, Permissions, Rule, decide, name_groups
 from gateway.auth.placeholders import FilledLevels
 from gateway.auth.scram import ScramExchange
 from gateway.auth.settings import AuthSettings
+from gateway.auth.topic_patterns import unwrapped
 
 REMEMBERED_CLIENTS = 16_384
 """Clients for which the matching rules of the permissions file are cached."""

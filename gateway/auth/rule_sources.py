@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.auth.name_patterns import STAR, NamePattern
-from gateway.auth.permissions import ACTIONS, MAX_QOS, REFUSED, Pattern, Rule
+from gateway.auth.permissions import ACTIONS, MAX_QOS, REFUSED, Rule
+from gateway.auth.topic_patterns import Pattern
 
 
 def source_of(rule: Rule) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gateway.auth.permissions import Filter
+from gateway.auth.topic_patterns import Filter
 from penstock.console.store.connection import StoreConnection
 from penstock.sdk.errors import NotPermitted
 from store.wire.messages import FailureCode

@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from gateway.auth.permissions import (
     REFUSED,
     Action,
-    Filter,
-    Pattern,
     Rule,
-    WantedTopic,
     decide,
     parse_rules,
 )
 from gateway.auth.placeholders import FilledLevels
+from gateway.auth.topic_patterns import Filter, Pattern, WantedTopic
 
 LEVELS = st.sampled_from(["a", "b", "$dead", "$share", "$x", "", "%u", "%c", "a%u", "%u-%c", "%u-a", "$%u", "%%u", "+"])
 WANTED_LEVELS = st.sampled_from(

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.auth.errors import AuthError
-from gateway.auth.permissions import REFUSED, Action, Filter, Pattern, decide, parse_permissions
+from gateway.auth.permissions import REFUSED, Action, decide, parse_permissions
 from gateway.auth.placeholders import FilledLevels
+from gateway.auth.topic_patterns import Filter, Pattern
 from store.topics import matches
 from tests.support.server_process import ROOT
 
