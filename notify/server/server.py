@@ -19,10 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from notify.errors import NotifyError
 from notify.links.address import StoreAddress
-from notify.links.sockets import listening_unix_socket, remove_leftover
-from notify.links.tls import CertifiedRoles, TlsListener, names_of
+from notify.links.tls import CertifiedRoles, names_of
 from notify.local.hub import Hub
 from notify.requests.users import Permission, UserJudge
 from notify.server.applying import ApplyingSteps
@@ -30,6 +28,7 @@ from notify.server.arrival import Arrival
 from notify.server.conversation import Conversation
 from notify.server.lead import StoreLead
 from notify.server.line import WireCounters
+from notify.server.listening import StoreListeners
 from notify.server.peers import Peers
 from notify.server.rights_review import OpenRights, RightsReview
 from notify.settings import WireSettings
@@ -46,14 +45,9 @@ from store.wire.sockets import widen, write
 
 log = logging.getLogger("penstock.wire")
 
-BACKLOG = 1_024
 HIGH_WATER_BYTES = 256 << 10
 LOOKED_AT = 100
 """Connections that are compared with the bans in one turn."""
-
-
-class WireListenError(NotifyError):
-    """The store cannot listen at an address."""
 
 
 class StoreServer:
@@ -90,9 +84,7 @@ class StoreServer:
         self.peers = Peers(hub, settings, store_name, self._loop.time)
         self.events = RateLimitedLog(log)
         self._dirty: dict[WireConnection, None] = {}
-        self._server: asyncio.Server | TlsListener | None = None
-        self._socket_paths: list[Path] = []
-        self._private: list[asyncio.Server] = []
+        self._listeners = StoreListeners(settings, self)
         self._progress = asyncio.Event()
         self._upkeep = Steps(self.hub.tick, self._loop.call_soon)
         self._cleaning_up = Steps(self.peers.go_on, self._loop.call_soon)
@@ -105,25 +97,9 @@ class StoreServer:
 
     async def listen(self, address: StoreAddress, tls: Callable[[], ssl.SSLContext] | None) -> str:
         """Accept peers from now on; returns the URL with the port that it got. Raises WireListenError."""
-        try:
-            if address.path:
-                await self._listen_unix(Path(address.path))
-                return address.url
-            if tls is not None:
-                self.roles = CertifiedRoles(self.settings.tls_roles)
-                self._server = TlsListener(tls, self.settings.handshake_timeout_s, self)
-                await self._server.listen(address.host, address.port, BACKLOG)
-            else:
-                where = (address.host, address.port)
-                self._server = await self._loop.create_server(self.arrives, *where, backlog=BACKLOG)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise WireListenError(
-                f"{address.url}: cannot listen there ({reason}); stop what uses it or choose another address"
-            ) from error
-        port = self._server.sockets[0].getsockname()[1]
-        shown = f"[{address.host}]" if ":" in address.host else address.host
-        return f"{'tls' if address.is_tls else 'tcp'}://{shown}:{port}"
+        if tls is not None and not address.path:
+            self.roles = CertifiedRoles(self.settings.tls_roles)
+        return await self._listeners.listen(address, tls)
 
     def arrives(self) -> asyncio.Protocol:
         return WireConnection(self)
@@ -131,24 +107,12 @@ class StoreServer:
     def not_secure(self, address: object, why: str) -> None:
         self.found_bad("tls", _shown(address), why)
 
-    async def _listen_unix(self, path: Path) -> None:
-        remove_leftover(path)
-        mask = os.umask(0o777 & ~int(self.settings.unix_socket_mode, 8))
-        try:
-            self._server = await self._loop.create_unix_server(self.arrives, str(path), backlog=BACKLOG)
-        finally:
-            os.umask(mask)
-        self._socket_paths.append(path)
-
     async def listen_privately(self, path: Path, *roles: Role) -> None:
         """Listen at a Unix socket for this process's user alone, in these roles and without a token.
         Raises OSError.
         """
-        listening = listening_unix_socket(path, BACKLOG, 0o600)
         tokens = {role.value: None for role in roles}
-        server = await self._loop.create_unix_server(lambda: WireConnection(self, tokens), sock=listening)
-        self._private.append(server)
-        self._socket_paths.append(path)
+        await self._listeners.listen_privately(path, lambda: WireConnection(self, tokens))
 
     # --- the loop
 
@@ -220,7 +184,7 @@ class StoreServer:
 
     def unready(self) -> str:
         """The reason why peers had better not be sent here now; empty if they may be."""
-        if self._server is None or self.is_stopping:
+        if not self._listeners.is_open or self.is_stopping:
             return "not listening"
         return str(self.hub.messages.fault() or "")
 
@@ -247,9 +211,7 @@ class StoreServer:
 
     async def close(self, timeout_s: float) -> None:
         """Accept no new connections, answer the appends once they are safe, then say goodbye to all peers."""
-        for server in (self._server, *self._private):
-            if server is not None:
-                server.close()
+        self._listeners.close()
         self.is_stopping = True
         for connection in self.connections:
             connection.let_read(False)
@@ -266,8 +228,7 @@ class StoreServer:
         self._upkeep.stop()
         self._cleaning_up.stop()
         self.review.stop()
-        for path in self._socket_paths:
-            path.unlink(missing_ok=True)
+        self._listeners.remove_sockets()
         self.events.close()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
