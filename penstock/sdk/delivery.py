@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from penstock.sdk.group_options import Duration, milliseconds, why_dead
 from penstock.sdk.hands import ACK, Answer, Hand, SettledAs
@@ -64,7 +64,7 @@ class Delivery(Settling, Message):
         return self._hand.settle(self._at, verdict)
 
 
-SayOfAll = Callable[[list[Hand], SettledAs], Answer]
+SayOfAll = Callable[[Sequence[Hand], SettledAs], Answer]
 
 
 class Deliveries(Settling, Batch):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -20,6 +19,7 @@ from penstock.sdk.delivery import Deliveries, Delivery
 from penstock.sdk.enrolment import AtStore, Enrolment
 from penstock.sdk.errors import ClientError, ConnectionLost, StoreRefused, TimedOut
 from penstock.sdk.hands import GIVE_BACK, Answer, Hand, Place, SettledAs
+from penstock.sdk.in_hand import MessagesInHand, until_s
 from penstock.sdk.link import ClientLink
 from penstock.sdk.pace import TakingPace
 from penstock.sdk.verdicts import Verdicts
@@ -133,12 +133,7 @@ class Subscription:
         self.lacks_history = False
         """Whether it made its group without a `start`, and what was stored before is not in the group, as the queue of
         its filter does not have it. Known once it is entered, or has a message; Client.read() has that history."""
-        # Messages in hand: taken by the program, or not.
-        self._buffer: deque[Deliveries] = deque()
-        self._buffered = 0
-        self._rest: deque[Delivery] = deque()  # of the batch that is being iterated over, perhaps by another thread
-        self._hands: dict[Hand, None] = {}
-        self._unsettled = 0
+        self._in_hand = MessagesInHand(self._say_of_all)
         self._seen = 0  # the last serial that came from the store
         self._pace = TakingPace(wanted.prefetch)
         self._verdicts = Verdicts(link, self._enrolment, self._finish_if_done)
@@ -228,13 +223,7 @@ class Subscription:
 
     def _give_back(self) -> None:
         """Give messages that the program has not taken to other consumers. This delivery of them does not count."""
-        with suppress(IndexError):
-            while True:
-                self._rest.popleft()._say(GIVE_BACK)
-        for batch in self._buffer:
-            self._say_of_all(batch.hands, GIVE_BACK)
-        self._buffer.clear()
-        self._buffered = 0
+        self._in_hand.give_back()
         self._pace.reset()
 
     # --- taking
@@ -255,23 +244,22 @@ class Subscription:
         try:
             while True:
                 yield self._in_time()
-                if self._rest:
+                if self._in_hand.has_rest:
                     self._give_back()
                 batch = await self._next()
                 if batch is None:
                     return
-                self._rest.extend(batch)
+                self._in_hand.begin(batch)
         finally:
             self._leave()
 
     def _in_time(self) -> Iterator[Delivery]:
         """The rest of the batch, but no more of it once that takes too long."""
-        take, pace = self._rest.popleft, self._pace
-        with suppress(IndexError):
-            while True:
-                yield take()
-                if monotonic() > pace.patience_s or self._is_away:
-                    return
+        pace = self._pace
+        for delivery in self._in_hand.rest():
+            yield delivery
+            if monotonic() > pace.patience_s or self._is_away:
+                return
 
     async def batches(self) -> AsyncGenerator[Deliveries, None]:
         """The same messages as they come from the store, each decoded when it is looked at; to be settled as one."""
@@ -319,15 +307,10 @@ class Subscription:
         if self._is_away:
             return None
         now_s = monotonic()
-        while self._buffer:
-            batch = self._buffer.popleft()
-            self._buffered -= len(batch)
-            until_s = min(hand.until_s for hand in batch.hands)
-            if now_s < until_s:
-                self._pace.took(len(batch), now_s, until_s)
-                return batch
-            self._say_of_all(batch.hands, GIVE_BACK)  # it waited here for too long
-        return None
+        batch = self._in_hand.next_batch(now_s)
+        if batch is not None:
+            self._pace.took(len(batch), now_s, until_s(batch))
+        return batch
 
     async def position(self) -> GroupPosition:
         """Where its group is, once the store has all that was handed out here.
@@ -438,11 +421,10 @@ class Subscription:
     def tick(self) -> None:
         now_s = monotonic()
         self._verdicts.tick(now_s)
-        if self._pace.is_overdue(now_s) and (self._rest or self._buffer):
+        if self._pace.is_overdue(now_s) and self._in_hand.has_untaken:
             self._give_back()
-        if self._is_waiting and self._unsettled >= self._wanted.prefetch:
-            for hand in [hand for hand in self._hands if hand.until_s <= now_s]:
-                self._forget(hand)  # no verdict on it will come
+        if self._is_waiting and self._in_hand.unsettled >= self._wanted.prefetch:
+            self._in_hand.forget_late(now_s)
             self._pop()
 
     # --- asking for messages
@@ -452,9 +434,9 @@ class Subscription:
         ref = self._enrolment.ref
         if ref is None or self._is_away or self._enrolment.state is AtStore.ASKED or self._is_over:
             return
-        room = self._wanted.prefetch - self._unsettled
-        wanted = min(max(self._pace.ahead, int(self._is_waiting)) - self._buffered, room, MOST_PER_ANSWER)
-        if wanted < 1 or (not self._is_waiting and 2 * self._buffered > self._pace.ahead):
+        room, buffered = self._wanted.prefetch - self._in_hand.unsettled, self._in_hand.buffered
+        wanted = min(max(self._pace.ahead, int(self._is_waiting)) - buffered, room, MOST_PER_ANSWER)
+        if wanted < 1 or (not self._is_waiting and 2 * buffered > self._pace.ahead):
             return
         self._enrolment.asked()
         pop = wire.Pop(ref, wanted, ANSWER_BYTES, 0, WAIT_MS)
@@ -470,16 +452,14 @@ class Subscription:
             return
         if outcome.handed:
             self._seen = outcome.handed[-1][0]
-            until_s = monotonic() + SURE_SHARE * self._invisible_s
-            hands = [Hand(handed, until_s, self._say) for handed in outcome.handed]
+            sure_s = monotonic() + SURE_SHARE * self._invisible_s
+            hands = [Hand(handed, sure_s, self._say) for handed in outcome.handed]
             batch = Deliveries(frame.records, hands, self._has_offsets, self._link.place, self._say_of_all)
-            self._hands.update(dict.fromkeys(hands))
-            self._unsettled += len(batch)
+            self._in_hand.came(batch)
             if self._is_over or not (self._pace.ahead or self._is_waiting):
                 self._say_of_all(hands, GIVE_BACK)  # the program wants no more
                 return
-            self._buffer.append(batch)
-            self._buffered += len(batch)
+            self._in_hand.buffer(batch)
             self._came.set()
         self._pop()
 
@@ -489,25 +469,18 @@ class Subscription:
         """Take the verdict on some messages of a hand."""
         if verdict.invisible_ms is not None:
             hand.until_s = max(hand.until_s, monotonic() + verdict.invisible_ms / 1000)
-        elif hand in self._hands:
-            self._unsettled -= sum(number for _, _, number in places)
-            if not hand.left:
-                del self._hands[hand]
-            if self._is_waiting:
-                self._pop()
+        elif self._in_hand.settled(hand, places) and self._is_waiting:
+            self._pop()
         return self._verdicts.add(verdict, places)
 
-    def _say_of_all(self, hands: list[Hand], verdict: SettledAs) -> Answer:
+    def _say_of_all(self, hands: Sequence[Hand], verdict: SettledAs) -> Answer:
+        """Take one verdict on all messages of some hands that are not settled."""
         places: list[Place] = []
         for hand in hands:
             rest = hand.settle_rest(verdict)
             self._say(hand, verdict, rest)
             places += rest
         return self._verdicts.add(verdict, places, is_known=True)
-
-    def _forget(self, hand: Hand) -> None:
-        del self._hands[hand]
-        self._unsettled -= hand.left
 
     def _finish_if_done(self) -> None:
         if self._stage is not Stage.CLOSED or self._verdicts:
