@@ -16,14 +16,13 @@ from __future__ import annotations
 import concurrent.futures
 import ssl
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import starmap
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar, Unpack
+from typing import NamedTuple, Self, Unpack
 
 from penstock.sdk import client as aio
 from penstock.sdk import loop_thread
@@ -31,12 +30,9 @@ from penstock.sdk.autobatch import AutoBatch
 from penstock.sdk.batch import BatchOfOneTopic
 from penstock.sdk.compression import Compression
 from penstock.sdk.credentials import Password
-from penstock.sdk.delivery import Deliveries as AsyncDeliveries
-from penstock.sdk.delivery import Delivery as AsyncDelivery
-from penstock.sdk.errors import BadMessage, ClientClosed, OfParentProcess, StoreRefused
-from penstock.sdk.group_options import Duration, GroupOptions
+from penstock.sdk.errors import BadMessage, ClientClosed, StoreRefused
+from penstock.sdk.group_options import GroupOptions
 from penstock.sdk.handover import Handover, Waiter
-from penstock.sdk.hands import Answer
 from penstock.sdk.loop_thread import LoopThread
 from penstock.sdk.many import ToPublish
 from penstock.sdk.message import Batch, Message
@@ -47,8 +43,9 @@ from penstock.sdk.reading import Reading as AsyncReading
 from penstock.sdk.rights import UserRights
 from penstock.sdk.subscription import PREFETCH
 from penstock.sdk.subscription import Subscription as AsyncSubscription
-
-B = TypeVar("B")
+from penstock.sdk.sync_group import Deliveries as Deliveries
+from penstock.sdk.sync_group import Delivery as Delivery
+from penstock.sdk.sync_group import Subscription as Subscription
 
 UNFIT = (
     BadMessage,
@@ -362,150 +359,4 @@ class Reading:
 
     def batches(self) -> Iterator[Batch]:
         """The same messages as they come from the store, some thousand at a time."""
-        batches = self._reading.batches()
-        try:
-            while (batch := self._thread.call(_following(batches))) is not None:
-                yield batch
-        finally:
-            self._thread.call(_closed(batches))
-
-
-async def _following(batches: AsyncGenerator[B, None]) -> B | None:
-    return await anext(batches, None)
-
-
-async def _closed(batches: AsyncGenerator[B, None]) -> None:
-    await batches.aclose()
-
-
-def _say(thread: LoopThread, say: Callable[[], Answer], wait: bool) -> bool:
-    """Send an answer about messages of a group to the store."""
-    if not wait:
-        thread.soon(say)
-        return True
-
-    async def answered() -> bool:
-        return await say()
-
-    return thread.call(answered())
-
-
-class _Settled:
-    """The answers to a message, or to a batch: see penstock.sdk.delivery.Settling.
-
-    Each method waits for the store: True if the store has done it; False if it was too late. With wait=False it does
-    not wait, and returns True; such answers are sent together.
-    """
-
-    __slots__ = ()
-    _thread: LoopThread
-    _said_of: AsyncDelivery | AsyncDeliveries
-
-    def ack(self, wait: bool = True) -> bool:
-        """The message is processed: once the store has answered, it is never delivered again."""
-        return _say(self._thread, self._said_of.ack, wait)
-
-    def retry(self, after: Duration | None = None, wait: bool = True) -> bool:
-        """Deliver it again, to any free consumer, after a while (a timedelta, or seconds); None: as the group
-        is set.
-        """
-        return _say(self._thread, lambda: self._said_of.retry(after), wait)
-
-    def reject(self, why: str = "rejected", wait: bool = True) -> bool:
-        """The message cannot be processed: it becomes a dead letter, published to `$dead/GROUP/TOPIC` with
-        the reason.
-        """
-        return _say(self._thread, lambda: self._said_of.reject(why), wait)
-
-    def extend(self, invisible: Duration, wait: bool = True) -> bool:
-        """Keep it for this consumer for so long from now on: a timedelta, or seconds."""
-        return _say(self._thread, lambda: self._said_of.extend(invisible), wait)
-
-
-class Delivery(_Settled, Message):
-    """A message that was delivered to this consumer."""
-
-    __slots__ = ("_said_of", "_thread")
-    _said_of: AsyncDelivery
-
-    def __init__(self, thread: LoopThread, delivery: AsyncDelivery) -> None:
-        super().__init__(delivery._record, delivery.queue_offset, delivery._store)
-        self._thread = thread
-        self._said_of = delivery
-
-    @property
-    def deliveries(self) -> int:
-        """How often it has been delivered, this time included."""
-        return self._said_of.deliveries
-
-
-class Deliveries(_Settled):
-    """Messages that were delivered together; len() is known, and each is decoded when it is iterated over."""
-
-    __slots__ = ("_said_of", "_thread")
-    _said_of: AsyncDeliveries
-
-    def __init__(self, thread: LoopThread, batch: AsyncDeliveries) -> None:
-        self._thread = thread
-        self._said_of = batch
-
-    def __len__(self) -> int:
-        return len(self._said_of)
-
-    def __iter__(self) -> Iterator[Delivery]:
-        return (Delivery(self._thread, delivery) for delivery in self._said_of)
-
-    def payloads(self) -> Iterator[bytes]:
-        """The payloads alone."""
-        return self._said_of.payloads()
-
-
-class Subscription:
-    """The result of Client.subscribe(): iterate over it, or over its batches(); it ends with the `with` block.
-
-    Without `with` it ends with the loop. Messages not acknowledged by then go to other consumers at once.
-    """
-
-    def __init__(self, thread: LoopThread, subscription: AsyncSubscription) -> None:
-        self._thread = thread
-        self._subscription = subscription
-
-    def __enter__(self) -> Self:
-        self._thread.call(self._subscription.__aenter__())
-        return self
-
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        self.close()
-
-    @property
-    def lacks_history(self) -> bool:
-        """Whether it made its group, and what was stored before is not in it; see penstock.Subscription."""
-        return self._subscription.lacks_history
-
-    def close(self) -> None:
-        """Return the messages in hand to the group."""
-        self._thread.call(self._subscription.aclose())
-
-    def stop(self) -> None:
-        """End the loops over it after the current message; from any thread, or from a signal handler."""
-        self._subscription.stop()
-
-    def __iter__(self) -> Iterator[Delivery]:
-        messages = self._subscription.portions()
-        try:
-            while (portion := self._thread.call(_following(messages))) is not None:
-                for delivery in portion:
-                    yield Delivery(self._thread, delivery)
-        finally:
-            with suppress(ClientClosed, OfParentProcess):
-                self._thread.call(_closed(messages))
-
-    def batches(self) -> Iterator[Deliveries]:
-        """The same messages as they come from the store, each decoded when it is read; to be acknowledged together."""
-        batches = self._subscription.batches()
-        try:
-            while (batch := self._thread.call(_following(batches))) is not None:
-                yield Deliveries(self._thread, batch)
-        finally:
-            with suppress(ClientClosed, OfParentProcess):
-                self._thread.call(_closed(batches))
+        return self._thread.iterate(self._reading.batches())

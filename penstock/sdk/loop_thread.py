@@ -7,7 +7,8 @@ import concurrent.futures
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from penstock.sdk.bell import HAS_EVENTS, EventBell
@@ -59,6 +60,15 @@ class LoopThread:
             future.cancel()
             raise
 
+    def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
+        """The items of a generator of this loop, one at a time. It is closed when the program leaves them."""
+        try:
+            while (item := self.call(_following(items))) is not None:
+                yield item
+        finally:
+            with suppress(ClientClosed, OfParentProcess):
+                self.call(_closed(items))
+
     def soon(self, do: Callable[[], object]) -> None:
         """Without waiting for it. Raises ClientClosed, OfParentProcess."""
         self._check()
@@ -100,6 +110,14 @@ class LoopThread:
             raise ClientClosed
         if self.is_of_parent:
             raise OfParentProcess
+
+
+async def _following(items: AsyncGenerator[T, None]) -> T | None:
+    return await anext(items, None)
+
+
+async def _closed(items: AsyncGenerator[T, None]) -> None:
+    await items.aclose()
 
 
 _running: weakref.WeakSet[LoopThread] = weakref.WeakSet()
