@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from store.figures import Figure, Sections, Value
 
 if TYPE_CHECKING:
-    from lightqueue.groups.groups import GroupQueue
+    from lightqueue.groups.group_queue import GroupQueue
     from store.state.consumer_work import ConsumerWork
 
 

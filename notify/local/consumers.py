@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
-from lightqueue.groups.groups import NO_MAKER, GroupQueue
+from lightqueue.groups.group_queue import GroupQueue
+from lightqueue.groups.groups import NO_MAKER
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from notify.errors import GroupRefused, LeaseLost

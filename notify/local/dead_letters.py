@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from lightqueue.groups.dead_letters import PREFIX, dead_letter_topic, published_again
-from lightqueue.groups.groups import GroupQueue
+from lightqueue.groups.group_queue import GroupQueue
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from notify.errors import GroupRefused

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lightqueue.errors import NoSuchPosition
-from lightqueue.groups.groups import GroupQueue
+from lightqueue.groups.group_queue import GroupQueue
 from lightqueue.groups.queue_reads import TierPage
 from lightqueue.message_store import MessageStore
 from lightqueue.queues.matching import has_wildcard

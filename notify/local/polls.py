@@ -9,7 +9,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Protocol
 
-from lightqueue.groups.groups import GroupQueue
+from lightqueue.groups.group_queue import GroupQueue
 from lightqueue.groups.popped import NOTHING, PoppedMessages
 from lightqueue.queues._queues import Queue
 from notify.errors import GroupRefused

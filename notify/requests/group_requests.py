@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Protocol
 
 from lightqueue.errors import LightQueueError
-from lightqueue.groups.groups import GroupQueue
+from lightqueue.groups.group_queue import GroupQueue
 from lightqueue.groups.popped import PoppedMessages
 from notify.errors import GroupRefused
 from notify.local.consumers import Consumers

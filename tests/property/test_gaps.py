@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lightqueue.groups.groups import GroupQueue
+from lightqueue.groups.group_queue import GroupQueue
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import Queue
 from store.files.segment import HEADER_BYTES, segment_paths

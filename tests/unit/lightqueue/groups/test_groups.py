@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lightqueue.groups.groups import GroupQueue, Groups, TooManyGroups
+from lightqueue.groups.group_queue import GroupQueue
+from lightqueue.groups.groups import Groups, TooManyGroups
 from lightqueue.message_store import MessageStore
 from store.records._records import RecordBatch
 from store.records.records import Attribute, RecordType, decode_attributes, encode_attribute, read_records
