@@ -6,7 +6,6 @@ mapping, and a full disk is an error instead of a signal (docs/adr/0002). Reads 
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -27,6 +26,7 @@ from store.files.marks import Marks, Slot, encode_remembered
 from store.files.segment import ALLOCATE_BYTES, HEADER_BYTES, Sealed, Segment, Spare, segment_path, sync_folder
 from store.log.anew import Anew, Doubt
 from store.log.api import Elsewhere, LogPart
+from store.log.disk_room import DiskRoom
 from store.log.durations import Durations
 from store.log.flush import Flusher
 from store.log.reading import SegmentedLog
@@ -42,11 +42,9 @@ log = logging.getLogger("penstock.store")
 
 BUFFERED_COMMIT_BYTES = 16 << 10
 LIKELY_APPEND_BYTES = 1 << 20  # appended in a busy turn of a gateway
-LEAST_INODES = 16
 UNREADABLE = "pages of segments could not be read so far; what lies in them is lost, and all else is served"
 UNREADABLE_REMEDY = "look at the disk, then run `penstock store check`"
 SPARE_RETRY_S = 1.0
-RESERVE_SHARE = 20  # the reserve is at most 1 / RESERVE_SHARE of the file system
 
 
 class CommitLog(SegmentedLog):
@@ -75,6 +73,7 @@ class CommitLog(SegmentedLog):
         self.quarantine = Quarantine(quarantine or folder / "quarantine")
         super().__init__()
         self.appends = 0
+        self._disk = DiskRoom(folder, settings.reserve_bytes)
         self.scrubber = Scrubber(self, settings)
         self.marks = open_marks(folder)
         try:
@@ -96,7 +95,6 @@ class CommitLog(SegmentedLog):
         self._commit_due = 0.0
         self._last_ms = self._active.last_ms or 0
         self._torn = False
-        self._look_again_s, self._disk_free_bytes = 0.0, 0  # free room on the disk, and when to ask again
         self._anew: Anew | None = None
         self._unreadable = unreadable_pages()  # so many are told of
         self._forgotten_at_bytes = 0  # of mapped bytes read, when pages were forgotten last
@@ -196,13 +194,13 @@ class CommitLog(SegmentedLog):
         """The reason why an append would fail now, or None."""
         if error := self.failed_for_good():
             return error
-        if not _has_inodes(self.folder):
+        if not self._disk.has_inodes():
             return StoreFull(self.folder, "inodes")
         likely = self.end + LIKELY_APPEND_BYTES
         wanted = self._active.unallocated(min(likely, self._active.limit))
         if likely > self._active.limit:  # the next one goes to a new segment
             wanted += HEADER_BYTES + min(LIKELY_APPEND_BYTES, self.largest_append_bytes)
-        return StoreFull(self.folder) if wanted > self._spare_bytes(False) else None
+        return StoreFull(self.folder) if wanted > self._disk.spare_bytes(from_reserve=False) else None
 
     def failed_for_good(self) -> StoreError | None:
         """The failure that only a restart can clear (nothing is acknowledged any more), or None."""
@@ -284,7 +282,7 @@ class CommitLog(SegmentedLog):
         self._torn = False
 
     def _reserve(self, active: Segment, end: int, from_reserve: bool) -> None:
-        wanted, spare = active.unallocated(end), self._spare_bytes(from_reserve)
+        wanted, spare = active.unallocated(end), self._disk.spare_bytes(from_reserve)
         if wanted > spare:
             raise StoreFull(self.folder)
         active.allocate(end, min(ALLOCATE_BYTES, spare - wanted))
@@ -292,20 +290,7 @@ class CommitLog(SegmentedLog):
     @property
     def disk_free_bytes(self) -> int:
         """Room on the disk that this user may fill; at most a second old."""
-        now_s = time.monotonic()
-        if now_s >= self._look_again_s:
-            self._look_again_s, self._disk_free_bytes = now_s + 1, _free_bytes(os.statvfs(self.folder))
-        return self._disk_free_bytes
-
-    def _spare_bytes(self, from_reserve: bool) -> int:
-        """Room that an append may take. RocksDB handles a full disk worse than the log does, so the reserve is left to
-        it.
-        """
-        disk = os.statvfs(self.folder)
-        free = _free_bytes(disk)
-        if from_reserve:
-            return free
-        return max(0, free - min(self.settings.reserve_bytes, disk.f_blocks * disk.f_frsize // RESERVE_SHARE))
+        return self._disk.free_bytes
 
     def _write(self, batch: RecordBatch, start: int) -> None:
         timestamp_ms = self._last_ms = time.time_ns() // 1_000_000
@@ -358,7 +343,7 @@ class CommitLog(SegmentedLog):
     def _roll(self, size_bytes: int, from_reserve: bool) -> None:
         if size_bytes > self.largest_append_bytes:
             raise RecordTooLarge(size_bytes, self.largest_append_bytes)
-        if self._spare_bytes(from_reserve) < HEADER_BYTES + size_bytes:
+        if self._disk.spare_bytes(from_reserve) < HEADER_BYTES + size_bytes:
             raise StoreFull(self.folder)
         self.commit()
         self._begin_segment(self.marks.identity, time.time_ns() // 1_000_000)
@@ -472,16 +457,6 @@ class CommitLog(SegmentedLog):
             with suppress(OSError):  # the next start deletes it
                 self._spare.remove()
         self.marks.close()
-
-
-def _free_bytes(disk: os.statvfs_result) -> int:
-    return disk.f_bavail * disk.f_frsize
-
-
-def _has_inodes(folder: Path) -> bool:
-    """Whether files can be created: the next segment, and those of the index. Some file systems do not count inodes."""
-    disk = os.statvfs(folder)
-    return not disk.f_files or disk.f_favail >= LEAST_INODES
 
 
 def open_marks(folder: Path) -> Marks:

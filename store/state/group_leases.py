@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+from store.replication.epochs import SERIAL_BITS, is_same_epoch, number_of_serial, serial_in_epoch
 from store.state.consumer_work import ConsumerWork
 
+Entry = tuple[int, int, int, int]  # (due_ms, deliveries, serial, partition)
+
+SERIALS_PER_MS = 1_000
+MOST_OF_CLOCK = 1 << (SERIAL_BITS - 1)  # of a clock that is far ahead
 SLACK = 1_024  # entries of leases that are settled already, besides as many as there are others
 
 
@@ -28,6 +33,39 @@ class Lease:
         self.consumer: Assignment | None = None
 
 
+def leases_of(entries: Mapping[int, Entry]) -> Iterator[Lease]:
+    """The leases of messages that the log says are held, by queue_offset; those with equal entries are one."""
+    alike: dict[Entry, list[int]] = {}
+    for offset in sorted(entries):
+        alike.setdefault(entries[offset], []).append(offset)
+    for (due_ms, deliveries, serial, partition), offsets in alike.items():
+        yield Lease(offsets, partition, serial, deliveries, due_ms)
+
+
+class LeaseSerials:
+    """Gives each lease of a group its serial: a number that grows, in the epoch of this store."""
+
+    def __init__(self, epoch: int) -> None:
+        """`epoch`: in which this store began to lead its cluster; 0: it has none."""
+        self._epoch = epoch
+        self._last_number = 0
+
+    def saw(self, serial: int) -> None:
+        """The log has a lease with this serial, so those to come are later."""
+        self._last_number = max(self._last_number, number_of_serial(serial))
+
+    def next(self, now_ms: int) -> int:
+        """The serial of the next lease."""
+        self._last_number = max(self._last_number + 1, min(now_ms * SERIALS_PER_MS, MOST_OF_CLOCK))
+        return serial_in_epoch(self._epoch, self._last_number)
+
+    def is_later(self, serial: int, seen: int) -> bool:
+        """True if this process gave a serial after `seen`, which may be of a store that led before."""
+        if not is_same_epoch(serial, serial_in_epoch(self._epoch, 0)):
+            return False
+        return not is_same_epoch(serial, seen) or serial > seen
+
+
 class Assignment:
     """The leases and partitions of one consumer. `peer`: whose it is."""
 
@@ -36,6 +74,11 @@ class Assignment:
         self.leases: dict[Lease, None] = {}
         self.partitions: list[int] = []
         self.work: ConsumerWork | None = None  # as it tells, for people to see
+
+    def take(self, lease: Lease) -> None:
+        """The messages of a lease are this consumer's."""
+        lease.consumer = self
+        self.leases[lease] = None
 
     @property
     def in_flight(self) -> int:
@@ -70,6 +113,19 @@ class PartitionCursor:
     def position(self) -> int:
         """Everything of this partition before it was handed out."""
         return self.parked[0] if self.parked else self.next
+
+    def unpark(self, offset: int) -> None:
+        """Remove a parked message, which is mostly the first."""
+        if self.parked[0] == offset:
+            self.parked.popleft()
+        else:
+            self.parked.remove(offset)
+
+    def go_beyond(self, offset: int) -> None:
+        """Look for messages after `offset` only, and forget those up to there that are parked."""
+        while self.parked and self.parked[0] <= offset:
+            self.parked.popleft()
+        self.next = max(self.next, offset + 1)
 
 
 class LeaseAlarms:

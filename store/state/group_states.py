@@ -10,9 +10,9 @@ import msgspec
 from store.log.index import Index
 from store.state.changes import Change, GroupAdvanced, GroupDropped, GroupMade, GroupOffsetReset
 from store.state.filter_holds import FilterHolds
+from store.state.group_leases import Entry
 from store.state.group_numbers import Numbers
 from store.state.group_settings import GroupSettings
-from store.state.groups import Entry
 from store.state.offset_ranges import in_ranges
 
 KEY_PREFIX = b"g"

@@ -15,19 +15,24 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 
-from store.replication.epochs import SERIAL_BITS, is_same_epoch, number_of_serial, serial_in_epoch
 from store.state.changes import HeldRange
 from store.state.consumer_work import ConsumerWork, joined_work
-from store.state.group_leases import Assignment, Lease, LeaseAlarms, PartitionCursor, assign_partitions
+from store.state.group_leases import (
+    Assignment,
+    Entry,
+    Lease,
+    LeaseAlarms,
+    LeaseSerials,
+    PartitionCursor,
+    assign_partitions,
+    leases_of,
+)
 from store.state.group_settings import GroupSettings
 from store.state.offset_ranges import as_ranges
 
 PartitionOffset = tuple[int, int]  # (partition, queue_offset)
 ConsumerKey = tuple[str, str]  # the peer, and what the peer calls it
-Entry = tuple[int, int, int, int]  # (due_ms, deliveries, serial, partition)
 
-SERIALS_PER_MS = 1_000
-MOST_OF_CLOCK = 1 << (SERIAL_BITS - 1)  # of a clock that is far ahead
 MOST_UNWRITTEN = 262_144
 TOO_OFTEN = "delivered too often"
 
@@ -50,14 +55,10 @@ class Group:
         self._ready: deque[Lease] = deque()  # of a group without order
         self._dirty: set[int] = set()
         self._has_moved = False
-        self._epoch = epoch
-        self._last_number = 0  # of a serial
-        alike: dict[Entry, list[int]] = {}
-        for offset in sorted(entries):
-            alike.setdefault(entries[offset], []).append(offset)
-        for (due_ms, deliveries, serial, partition), offsets in alike.items():
-            self._hold(Lease(offsets, partition, serial, deliveries, due_ms))
-            self._last_number = max(self._last_number, number_of_serial(serial))
+        self._serials = LeaseSerials(epoch)
+        for lease in leases_of(entries):
+            self._hold(lease)
+            self._serials.saw(lease.serial)
         self._dirty.clear()
 
     # --- consumers
@@ -82,20 +83,10 @@ class Group:
         if consumer is None:
             return
         for lease in consumer.leases:
-            if seen is not None and self._is_later(lease.serial, seen):
+            if seen is not None and self._serials.is_later(lease.serial, seen):
                 lease.deliveries -= 1
         self._release(consumer.leases, now_ms)
         self._rebalance()
-
-    def _is_later(self, serial: int, seen: int) -> bool:
-        """True if this process gave a serial after `seen`, which may be of a store that led before."""
-        if not is_same_epoch(serial, serial_in_epoch(self._epoch, 0)):
-            return False
-        return not is_same_epoch(serial, seen) or serial > seen
-
-    def _next_serial(self, now_ms: int) -> int:
-        self._last_number = max(self._last_number + 1, min(now_ms * SERIALS_PER_MS, MOST_OF_CLOCK))
-        return serial_in_epoch(self._epoch, self._last_number)
 
     def release_all(self, now_ms: int) -> None:
         """End all leases from before this process began: those consumers do not come back."""
@@ -213,13 +204,12 @@ class Group:
             served = dict.fromkeys(partition for partition, _ in places)
             consumer.partitions = [each for each in consumer.partitions if each not in served] + list(served)
         leases = []
-        serial = self._next_serial(now_ms)
+        serial = self._serials.next(now_ms)
         for deliveries, partition, offsets in self._alike(places):
             for offset in offsets:
                 self._take(partition, offset)
             lease = Lease(offsets, partition, serial, deliveries + 1, due_ms)
-            lease.consumer = consumer
-            consumer.leases[lease] = None
+            consumer.take(lease)
             self._hold(lease)
             leases.append(lease)
         while self._ready and not self._ready[0].left:
@@ -237,9 +227,8 @@ class Group:
         """Give a consumer what was found just now and is_new(); before it the queue has nothing."""
         self._cursors[0].next = offsets.stop
         self._has_moved = True
-        lease = Lease(offsets, 0, self._next_serial(now_ms), 1, due_ms)
-        lease.consumer = self.consumers[key]
-        lease.consumer.leases[lease] = None
+        lease = Lease(offsets, 0, self._serials.next(now_ms), 1, due_ms)
+        self.consumers[key].take(lease)
         self._hold(lease)
         return lease
 
@@ -263,11 +252,7 @@ class Group:
         if offset in self._entries:
             self._drop(offset)
             return
-        parked = self._cursors[partition].parked
-        if parked[0] == offset:
-            parked.popleft()
-        else:
-            parked.remove(offset)
+        self._cursors[partition].unpark(offset)
         self._has_moved = True
 
     # --- what consumers say
@@ -322,9 +307,7 @@ class Group:
         else:
             found = list(takewhile(lambda each: each <= offset, cursor.parked))
             found += self._not_held(range(cursor.next, offset + 1))
-        while cursor.parked and cursor.parked[0] <= offset:
-            cursor.parked.popleft()
-        cursor.next = max(cursor.next, offset + 1)
+        cursor.go_beyond(offset)
         self._has_moved = True
         self._hold(Lease(found, partition, 0, 0, now_ms))
         self.run(now_ms)
@@ -340,8 +323,7 @@ class Group:
         stale = self._each(serial, first, count, lambda offset, lease: moved.setdefault(lease, []).append(offset))
         for lease, offsets in moved.items():
             if lease.consumer is None and key in self.consumers:
-                lease.consumer = self.consumers[key]
-                lease.consumer.leases[lease] = None
+                self.consumers[key].take(lease)
             self._move(lease, offsets, serial, due_ms)
         return stale
 
@@ -385,9 +367,8 @@ class Group:
             self._drop(offset)
         deliveries = lease.deliveries if deliveries is None else deliveries
         moved = Lease(offsets, lease.partition, serial, deliveries, due_ms)
-        moved.consumer = consumer
         if consumer is not None:
-            consumer.leases[moved] = None
+            consumer.take(moved)
         self._hold(moved, dead)
 
     # --- what the owner of the queue says

@@ -267,7 +267,7 @@ def test_a_full_disk_is_not_ready(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     def full(path: str | Path) -> os.statvfs_result:
         return os.statvfs_result([0 if i in (3, 4) else value for i, value in enumerate(real(path))])
 
-    monkeypatch.setattr("store.log.commitlog.os.statvfs", full)
+    monkeypatch.setattr("store.log.disk_room.os.statvfs", full)
     commit_log(bench.store).segments[-1].allocated_bytes = bench.store.end - commit_log(bench.store).segments[-1].base
     assert "no space left" in bench.broker.unready()
     monkeypatch.undo()

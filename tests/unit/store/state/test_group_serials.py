@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from store.replication.epochs import is_same_epoch, number_of_serial
+from store.state.group_leases import Entry
 from store.state.group_settings import GroupSettings
-from store.state.groups import Entry, Group
+from store.state.groups import Group
 
 NOW_MS = 1_800_000_000_000
 A = ("peer", "a")
