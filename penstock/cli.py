@@ -25,6 +25,7 @@ LEAVES = (
     "store.files._mapping",
     "store.records._records",
     "lightqueue.queues._queues",
+    "gateway.mqtt._addresses",
     "gateway.mqtt._inflight",
     "gateway.mqtt._mqtt",
     "loadtest.devices._swarm",

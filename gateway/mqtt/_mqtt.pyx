@@ -449,31 +449,6 @@ cdef class Link:
         """
         return deliver_to(self, readers, ranges, safe, stop)
 
-    @cython.final
-    cdef int put_publish(self, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count,
-                         bint is_timed, Block payload) except -1:
-        """Append a PUBLISH for a record. `payload`: its payload, to be sent from there."""
-        cdef object told = telling(self, &record, qos, ids, id_count) if self.lost else None     # which is kept as long
-        cdef bint named = True
-        cdef uint16_t alias = 0
-        cdef size_t size = most_publish_bytes(record, id_count), hidden = hidden_from(self, record)
-        if self.alias_limit:
-            alias = alias_of(self, record, publish_size(record, hidden, qos, self.version, ids, id_count), True, &named)
-        if payload is not None:
-            size -= record.payload_length
-        self.out_size += write_publish(reserve(&self.out, self.out_size, &self.out_capacity, size), record, hidden, qos, packet_id,
-                                       False, retain, self.version, ids, id_count, self.turn.now_ms, alias, named, payload is None)
-        if payload is not None:
-            self.share(payload)
-        self.turn.sent[qos] += 1
-        self.turn.packets_out += 1
-        self.turn.sent_payload_bytes += record.payload_length
-        if hidden:
-            self.tenant.gave(1, record.payload_length)
-        if is_timed and record.timestamp_ms >= self.opened_ms:
-            self.turn.delivered_after(record.timestamp_ms, 1)
-        return self.mark_dirty()
-
     def encode_publish(self, Records records not None, Py_ssize_t i, int qos, uint16_t packet_id, bint dup, bint retain,
                        tuple subscription_ids not None, bint is_new=True):
         """A PUBLISH for a record under a packet identifier that the session chose; None if it is expired or too large."""

@@ -475,5 +475,6 @@ cdef class Records:
 
 include "parts/_expanded.pxi"
 include "parts/_lost.pxi"
+include "parts/_peer_messages.pxi"
 include "parts/_received.pxi"
 include "parts/_traced.pxi"

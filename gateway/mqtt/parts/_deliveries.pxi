@@ -122,8 +122,8 @@ def deal(Link link not None, Deliveries share not None, Records records not None
                 share.in_flight[queue_offset] = delivery
             else:
                 share.say_done(serial, queue_offset)
-            link.put_publish(record, qos, packet_id, retain_as_published and record.flags & FLAG_RETAIN, &number, id_count, True,
-                             None)
+            put_publish(link, record, qos, packet_id, retain_as_published and record.flags & FLAG_RETAIN, &number, id_count, True,
+                        None)
         start += 1
         queue_offset += 1
     return start

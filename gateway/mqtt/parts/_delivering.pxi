@@ -59,9 +59,34 @@ cdef inline int put_next(Link link, const RecordHeader *record, int qos, bint re
     if lost:
         link.misses(lost)
     if fits(link, record, qos, id_count, ids, False, True) == 0:
-        link.put_publish(record, qos, link.inflight.take(record.log_offset) if qos else 0, retain, ids, id_count, True,
-                         None if record.payload_length < SHARED_BYTES else shared_payload(records, i))
+        put_publish(link, record, qos, link.inflight.take(record.log_offset) if qos else 0, retain, ids, id_count, True,
+                    None if record.payload_length < SHARED_BYTES else shared_payload(records, i))
     return 0
+
+
+cdef int put_publish(Link link, const RecordHeader *record, int qos, uint16_t packet_id, bint retain, const uint32_t *ids, int id_count,
+                     bint is_timed, Block payload) except -1:
+    """Append a PUBLISH for a record. `payload`: its payload, to be sent from there."""
+    cdef object told = telling(link, &record, qos, ids, id_count) if link.lost else None     # which is kept as long
+    cdef bint named = True
+    cdef uint16_t alias = 0
+    cdef size_t size = most_publish_bytes(record, id_count), hidden = hidden_from(link, record)
+    if link.alias_limit:
+        alias = alias_of(link, record, publish_size(record, hidden, qos, link.version, ids, id_count), True, &named)
+    if payload is not None:
+        size -= record.payload_length
+    link.out_size += write_publish(reserve(&link.out, link.out_size, &link.out_capacity, size), record, hidden, qos, packet_id,
+                                   False, retain, link.version, ids, id_count, link.turn.now_ms, alias, named, payload is None)
+    if payload is not None:
+        link.share(payload)
+    link.turn.sent[qos] += 1
+    link.turn.packets_out += 1
+    link.turn.sent_payload_bytes += record.payload_length
+    if hidden:
+        link.tenant.gave(1, record.payload_length)
+    if is_timed and record.timestamp_ms >= link.opened_ms:
+        link.turn.delivered_after(record.timestamp_ms, 1)
+    return link.mark_dirty()
 
 
 def stands_at_qos2(list readers not None, list ranges not None, uint64_t stop):

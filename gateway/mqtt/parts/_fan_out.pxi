@@ -161,7 +161,7 @@ def send_listed(Link link not None, listed not None, dict found not None, bint a
                 break
             used += record.length
             if fits(link, record, qos, id_count, &number, False, False) == 0:
-                link.put_publish(record, qos, link.inflight.take(record.log_offset) if qos else 0, True, &number, id_count, False, None)
+                put_publish(link, record, qos, link.inflight.take(record.log_offset) if qos else 0, True, &number, id_count, False, None)
         at += 1
     listed.sent = at
     return used

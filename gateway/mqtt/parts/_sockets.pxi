@@ -5,6 +5,8 @@ import socket
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.string cimport strerror
 
+from gateway.mqtt._addresses cimport ClientAddress, address_as_tuple, find_peer, read_address
+
 cdef extern from *:
     """
     #include <errno.h>
@@ -39,59 +41,6 @@ cdef extern from *:
     int epoll_ctl(int epfd, int op, int fd, epoll_event *event)
     int epoll_wait(int epfd, epoll_event *events, int most, int ms)
 
-cdef extern from *:
-    """
-    #include <arpa/inet.h>
-    #include <netinet/in.h>
-    #include <string.h>
-    #include <sys/socket.h>
-    /* An IPv4 or IPv6 address in as few bytes as that takes; family 0: it is none of these. */
-    typedef struct {
-        unsigned char host[16];
-        unsigned scope;
-        unsigned short port;
-        unsigned char family;
-    } penstock_address;
-    /* That of a socket's other end, while there is one. */
-    static void penstock_peer(int fd, penstock_address *peer) {
-        struct sockaddr_storage found;
-        struct sockaddr_in *v4 = (struct sockaddr_in *)&found;
-        struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&found;
-        socklen_t length = sizeof(found);
-        peer->family = 0;
-        if (getpeername(fd, (struct sockaddr *)&found, &length)) return;
-        if (found.ss_family == AF_INET) {
-            peer->port = ntohs(v4->sin_port);
-            memcpy(peer->host, &v4->sin_addr, 4);
-        } else if (found.ss_family == AF_INET6) {
-            peer->port = ntohs(v6->sin6_port);
-            peer->scope = v6->sin6_scope_id;
-            memcpy(peer->host, &v6->sin6_addr, 16);
-        } else {
-            return;
-        }
-        peer->family = (unsigned char)found.ss_family;
-    }
-    static int penstock_read_host(const char *host, penstock_address *peer) {
-        if (inet_pton(AF_INET, host, peer->host) == 1) peer->family = AF_INET;
-        else if (inet_pton(AF_INET6, host, peer->host) == 1) peer->family = AF_INET6;
-        return peer->family;
-    }
-    static const char *penstock_host(const penstock_address *peer, char *host, int size) {
-        return inet_ntop(peer->family, peer->host, host, size);
-    }
-    """
-    enum:
-        AF_INET
-        AF_INET6
-    ctypedef struct penstock_address:
-        unsigned scope
-        unsigned short port
-        unsigned char family
-    void penstock_peer(int fd, penstock_address *peer)
-    int penstock_read_host(const char *host, penstock_address *peer)
-    const char *penstock_host(const penstock_address *peer, char *host, int size)
-
 HAS_EPOLL = bool(PENSTOCK_EPOLL)
 
 cdef enum:
@@ -100,24 +49,6 @@ cdef enum:
 
 cdef object system_error():
     return OSError(errno, strerror(errno).decode())
-
-
-cdef object address_as_tuple(const penstock_address *address):
-    """As socket.getpeername() says it, without a flow label; None: it is no IP address."""
-    cdef char text[64]
-    if not address.family or penstock_host(address, text, sizeof(text)) == NULL:
-        return None
-    host = text.decode("ascii")
-    return (host, address.port) if address.family == AF_INET else (host, address.port, 0, address.scope)
-
-
-cdef int read_address(object said, penstock_address *address) except -1:
-    """What accept() said; without a family if that is no IP address."""
-    address.family = 0
-    if isinstance(said, tuple) and penstock_read_host(said[0].partition("%")[0].encode(), address):
-        address.port = said[1]
-        address.scope = said[3] if len(said) > 3 else 0
-    return 0
 
 
 @cython.final
@@ -169,7 +100,7 @@ cdef class Sockets:
         transport.high_bytes = 64 << 10
         transport.reading = True
         if address is None:
-            penstock_peer(fd, &transport.peer)
+            find_peer(fd, &transport.peer)
         else:
             read_address(address, &transport.peer)
         if not transport.watch(EPOLLIN):
@@ -235,7 +166,7 @@ cdef class SocketTransport:
     cdef object protocol
     cdef Held held                  # written, and not taken by the system so far; None: nothing
     cdef size_t high_bytes          # as much of that, and the protocol is to pause
-    cdef penstock_address peer      # the system forgets it once the other end has left
+    cdef ClientAddress peer         # the system forgets it once the other end has left
     cdef int fd
     cdef uint8_t watched            # events that epoll reports: EPOLLIN, EPOLLOUT
     cdef uint8_t reading
