@@ -14,8 +14,8 @@ from tests.conftest import ServerFactory
 from tests.interop.conftest import StartStore
 from tests.interop.programs import TIMEOUT_S, PahoClient
 from tests.interop.test_console_api import RULES, Site
-from tests.interop.test_console_process import ANYWHERE, basic, passwords
-from tests.support.console_process import WebClient, console_url
+from tests.interop.test_console_process import ANYWHERE, passwords
+from tests.support.console_process import WebClient, basic, console_url
 from tests.support.stores import wait_until
 
 

@@ -16,8 +16,8 @@ import pytest
 from penstock.sync import Client
 from tests.interop.conftest import StartStore
 from tests.interop.programs import TIMEOUT_S
-from tests.interop.test_console_process import basic, passwords
-from tests.support.console_process import Answered, ConsoleProcess, WebClient
+from tests.interop.test_console_process import passwords
+from tests.support.console_process import Answered, ConsoleProcess, WebClient, basic
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 

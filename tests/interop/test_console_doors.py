@@ -13,9 +13,9 @@ import pytest
 from gateway.mqtt.reason_codes import ReasonCode
 from tests.conftest import ServerFactory
 from tests.interop.programs import TIMEOUT_S
-from tests.interop.test_console_process import ANYWHERE, basic, passwords
+from tests.interop.test_console_process import ANYWHERE, passwords
 from tests.interop.test_doors import TOKENS, Doors
-from tests.support.console_process import ConsoleProcess, WebClient, console_url
+from tests.support.console_process import ConsoleProcess, WebClient, basic, console_url
 from tests.support.mqtt_packet_client import Device
 from tests.support.stores import wait_until
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.interop.test_console_api import Site
-from tests.interop.test_console_process import basic, passwords
+from tests.interop.test_console_process import passwords
+from tests.support.console_process import basic
 from tests.support.store_process import StoreProcess
 
 JS = Path(__file__).parent / "js"

@@ -15,8 +15,8 @@ import pytest
 from tests.interop.conftest import StartStore
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_console_api import Site
-from tests.interop.test_console_process import basic, passwords
-from tests.support.console_process import ConsoleProcess
+from tests.interop.test_console_process import passwords
+from tests.support.console_process import ConsoleProcess, basic
 from tests.support.store_process import StoreProcess
 
 MIB = 1 << 20

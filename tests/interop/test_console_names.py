@@ -9,9 +9,9 @@ import jwt
 import pytest
 
 from tests.conftest import ServerFactory
-from tests.interop.test_console_process import ANYWHERE, basic
+from tests.interop.test_console_process import ANYWHERE
 from tests.support.audit_lines import wait_for_audit
-from tests.support.console_process import WebClient, console_url
+from tests.support.console_process import WebClient, basic, console_url
 from tests.support.mqtt_packet_client import Device, write_secret
 from tests.support.server_process import PenstockServer
 

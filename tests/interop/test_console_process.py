@@ -19,7 +19,7 @@ import pytest
 from tests.conftest import ServerFactory
 from tests.interop.conftest import StartStore
 from tests.interop.programs import TIMEOUT_S, run
-from tests.support.console_process import ConsoleProcess, WebClient, console_url
+from tests.support.console_process import ConsoleProcess, WebClient, basic, console_url
 from tests.support.mqtt_packet_client import set_passwords
 from tests.support.server_process import ROOT, PenstockServer
 from tests.support.stores import wait_until
@@ -31,10 +31,6 @@ def console_of(server: PenstockServer) -> psutil.Process:
     children = psutil.Process(server.process.pid).children()
     (found,) = [child for child in children if "console" in child.cmdline()]
     return found
-
-
-def basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 @pytest.mark.parametrize("gateways", ["0", "1"])

@@ -14,8 +14,8 @@ from tests.conftest import ServerFactory
 from tests.interop.conftest import StartStore
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_console_api import Site
-from tests.interop.test_console_process import ANYWHERE, basic, passwords
-from tests.support.console_process import Answered, WebClient, console_url
+from tests.interop.test_console_process import ANYWHERE, passwords
+from tests.support.console_process import Answered, WebClient, basic, console_url
 from tests.support.mqtt_packet_client import write_secret
 from tests.support.stores import wait_until
 

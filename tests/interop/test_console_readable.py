@@ -15,8 +15,8 @@ from penstock.sync import Client
 from tests.interop.conftest import StartStore
 from tests.interop.programs import TIMEOUT_S
 from tests.interop.test_console_api import Site
-from tests.interop.test_console_process import basic, passwords
-from tests.support.console_process import WebClient
+from tests.interop.test_console_process import passwords
+from tests.support.console_process import WebClient, basic
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ from tests.support.stores import wait_until
 
 TIMEOUT_S = 30
 API = "/api/v1"
+
+
+def basic(user: str, password: str) -> str:
+    """The value of the header Authorization."""
+    return "Basic " + b64encode(f"{user}:{password}".encode()).decode()
 
 
 def console_url(server: PenstockServer) -> str:

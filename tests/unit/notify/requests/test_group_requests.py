@@ -11,7 +11,6 @@ from notify.requests import group_requests
 from notify.server import line
 from store.errors import StoreFull
 from store.log.commitlog import CommitLog
-from store.records.records import read_records
 from store.state import groups
 from store.state.group_settings import GroupSettings
 from store.wire.group_messages import (
@@ -20,110 +19,33 @@ from store.wire.group_messages import (
     GroupClose,
     GroupDone,
     GroupDrop,
-    GroupInfo,
     GroupList,
     GroupOpen,
     GroupOpened,
     GroupReset,
     GroupsListed,
     Pop,
-    Popped,
     Receipt,
     Reject,
-    Settled,
 )
-from store.wire.messages import Failed, FailureCode, Goodbye, Role
-from tests.support.store_protocol_bench import Talk, WireBench
+from store.wire.messages import Failed, FailureCode, Goodbye
+from tests.support.group_bench import SETTINGS, BenchConsumer, GroupBench
 from tests.support.stores import payloads, publish, read_all
-
-SETTINGS = GroupSettings(invisible_ms=10_000, max_deliveries=3, retry_ms=1_000, retry_most_ms=4_000)
-
-
-class Bench(WireBench):
-    """With a wall clock that goes with the other one."""
-
-    def start(self) -> None:
-        super().start()
-        self.peers.groups.consumers.now_ms = lambda: int(self.now_s * 1000)
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
+def bench(tmp_path: Path) -> Iterator[GroupBench]:
+    bench = GroupBench(tmp_path)
     yield bench
     bench.store.close()
-
-
-class Consumer:
-    """A consumer, the only one of its peer."""
-
-    def __init__(self, bench: Bench, name: str, settings: GroupSettings | None = SETTINGS, of: str = "t/#") -> None:
-        self.bench = bench
-        self.talk: Talk = bench.connect(name, Role.CLIENT)
-        opened = self.talk.call(GroupOpen("g", of, name, settings, "earliest"))
-        assert isinstance(opened, GroupOpened), opened
-        self.ref = opened.ref
-        self.handed: dict[bytes, tuple[int, int, int]] = {}  # payload → serial, deliveries, queue_offset
-
-    def pop(self, most: int = 100, max_bytes: int = 1 << 20) -> list[bytes]:
-        return self.took(self.talk.ask(Pop(self.ref, most, max_bytes, 0, 0))) or []
-
-    def wait(self, wait_ms: int = 60_000) -> int:
-        return self.talk.ask(Pop(self.ref, 100, 1 << 20, 0, wait_ms))
-
-    def took(self, request_id: int) -> list[bytes] | None:
-        """The payloads of an answer, if there is one."""
-        frame = self.talk.answer_frame(request_id)
-        if frame is None:
-            return None
-        assert isinstance(frame.message, Popped), frame.message
-        found = [record.payload for record in read_records(frame.records)]
-        places = [
-            (serial, deliveries, first + i)
-            for serial, deliveries, first, number in frame.message.handed
-            for i in range(number)
-        ]
-        self.handed.update(zip(found, places, strict=True))
-        return found
-
-    def receipts(self, *found: bytes) -> list[Receipt]:
-        return [Receipt(self.handed[each][0], self.handed[each][2], 1) for each in found]
-
-    def ack(self, *found: bytes) -> list[Receipt]:
-        """What of it is stale."""
-        return self.settled(self.talk.ask(Ack(self.ref, self.receipts(*found))))
-
-    def reject(self, *found: bytes, delay_ms: int | None = None, dead: str = "") -> list[Receipt]:
-        return self.settled(self.talk.ask(Reject(self.ref, self.receipts(*found), delay_ms, dead)))
-
-    def settled(self, request_id: int) -> list[Receipt]:
-        answer = None
-        while answer is None:
-            self.bench.wait(0.05)
-            answer = self.talk.answer(request_id)
-        assert isinstance(answer, Settled), answer
-        return answer.stale
-
-    def stay(self, seconds: int, *others: "Consumer") -> None:
-        """Let time pass, and be heard of meanwhile."""
-        for _ in range(seconds):
-            self.bench.wait(1)
-            for each in (self, *others):
-                each.talk.ping()
-
-    def info(self) -> GroupInfo:
-        listed = self.talk.call(GroupList("", 0))
-        assert isinstance(listed, GroupsListed)
-        (found,) = listed.groups
-        return found
 
 
 def numbered(first: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-def test_unacknowledged_messages_come_back(bench: Bench) -> None:
-    one = Consumer(bench, "one")
+def test_unacknowledged_messages_come_back(bench: GroupBench) -> None:
+    one = BenchConsumer(bench, "one")
     publish(bench.store, "t/1", *numbered(0, 20))
     assert one.pop(10) == numbered(0, 10)
     assert one.ack(*numbered(0, 7)) == []
@@ -136,8 +58,8 @@ def test_unacknowledged_messages_come_back(bench: Bench) -> None:
     assert one.info().in_flight == 13
 
 
-def test_stale_receipts(bench: Bench) -> None:
-    one, two = Consumer(bench, "one"), Consumer(bench, "two")
+def test_stale_receipts(bench: GroupBench) -> None:
+    one, two = BenchConsumer(bench, "one"), BenchConsumer(bench, "two")
     publish(bench.store, "t/1", b"a", b"b", b"c")
     assert one.pop() == [b"a", b"b", b"c"]
     one.stay(11, two)
@@ -148,8 +70,8 @@ def test_stale_receipts(bench: Bench) -> None:
     assert two.pop() == [b"c"]
 
 
-def test_waiting_for_messages(bench: Bench) -> None:
-    one, two = Consumer(bench, "one"), Consumer(bench, "two")
+def test_waiting_for_messages(bench: GroupBench) -> None:
+    one, two = BenchConsumer(bench, "one"), BenchConsumer(bench, "two")
     asked = one.wait(), two.wait(500)
     assert (one.took(asked[0]), two.took(asked[1])) == (None, None)
     publish(bench.store, "t/1", b"a", b"b")
@@ -163,8 +85,8 @@ def test_waiting_for_messages(bench: Bench) -> None:
     assert two.took(asked[1]) == []
 
 
-def test_a_peer_that_is_gone_gives_back_what_it_has(bench: Bench) -> None:
-    one, two = Consumer(bench, "one"), Consumer(bench, "two")
+def test_a_peer_that_is_gone_gives_back_what_it_has(bench: GroupBench) -> None:
+    one, two = BenchConsumer(bench, "one"), BenchConsumer(bench, "two")
     publish(bench.store, "t/1", *numbered(0, 6))
     assert one.pop(4) == numbered(0, 4)
     assert two.pop(1) == numbered(4, 1)
@@ -175,15 +97,15 @@ def test_a_peer_that_is_gone_gives_back_what_it_has(bench: Bench) -> None:
         bench.wait(0.2)
         two.talk.ping()
     assert two.took(asked) == numbered(0, 4)
-    three = Consumer(bench, "three")
+    three = BenchConsumer(bench, "three")
     two.talk.tell(GroupClose(two.ref))
     assert sorted(three.pop()) == numbered(0, 6)
     three.talk.tell(Goodbye("done"))
-    assert Consumer(bench, "four").info().in_flight == 0
+    assert BenchConsumer(bench, "four").info().in_flight == 0
 
 
-def test_deliveries_that_a_consumer_who_leaves_has_not_seen_do_not_count(bench: Bench) -> None:
-    one, two = Consumer(bench, "one"), Consumer(bench, "two")
+def test_deliveries_that_a_consumer_who_leaves_has_not_seen_do_not_count(bench: GroupBench) -> None:
+    one, two = BenchConsumer(bench, "one"), BenchConsumer(bench, "two")
     publish(bench.store, "t/1", b"a", b"b")
     assert one.pop(1) == [b"a"]
     seen = one.handed[b"a"][0]
@@ -193,8 +115,8 @@ def test_deliveries_that_a_consumer_who_leaves_has_not_seen_do_not_count(bench: 
     assert (two.handed[b"a"][1], two.handed[b"b"][1]) == (2, 1)
 
 
-def test_retries_and_dead_letters(bench: Bench) -> None:
-    one = Consumer(bench, "one")
+def test_retries_and_dead_letters(bench: GroupBench) -> None:
+    one = BenchConsumer(bench, "one")
     publish(bench.store, "t/1", b"a", b"b")
     assert one.pop() == [b"a", b"b"]
     assert one.reject(b"a") == []
@@ -222,9 +144,9 @@ def test_retries_and_dead_letters(bench: Bench) -> None:
     assert b"penstock-topic\x00\x03t/1" in found.properties
 
 
-def test_messages_given_back_unseen_do_not_count_as_delivered(bench: Bench) -> None:
+def test_messages_given_back_unseen_do_not_count_as_delivered(bench: GroupBench) -> None:
     publish(bench.store, "t/1", *(b"%d" % number for number in range(2)))
-    consumer, other = Consumer(bench, "c"), Consumer(bench, "other")
+    consumer, other = BenchConsumer(bench, "c"), BenchConsumer(bench, "other")
     for _ in range(3 * SETTINGS.max_deliveries):
         assert consumer.pop() == [b"0", b"1"]
         receipts = consumer.receipts(b"0", b"1")
@@ -240,10 +162,10 @@ def test_messages_given_back_unseen_do_not_count_as_delivered(bench: Bench) -> N
     assert other.pop() == [b"0", b"1"]
 
 
-def test_messages_given_back_unseen_do_not_answer_an_earlier_request(bench: Bench) -> None:
+def test_messages_given_back_unseen_do_not_answer_an_earlier_request(bench: GroupBench) -> None:
     """It would give them back again, and others would have what follows them first."""
     publish(bench.store, "t/1", *(b"%d" % number for number in range(300)))
-    leaving, other = Consumer(bench, "leaving"), Consumer(bench, "other")
+    leaving, other = BenchConsumer(bench, "leaving"), BenchConsumer(bench, "other")
     while leaving.pop():
         pass
     asked, waiting = leaving.wait(), other.wait()
@@ -257,8 +179,8 @@ def test_messages_given_back_unseen_do_not_answer_an_earlier_request(bench: Benc
     assert came == found
 
 
-def test_a_longer_invisible_time(bench: Bench) -> None:
-    one = Consumer(bench, "one")
+def test_a_longer_invisible_time(bench: GroupBench) -> None:
+    one = BenchConsumer(bench, "one")
     publish(bench.store, "t/1", b"a", b"b")
     one.pop()
     assert one.settled(one.talk.ask(ChangeInvisible(one.ref, one.receipts(b"a"), 20_000))) == []
@@ -268,13 +190,13 @@ def test_a_longer_invisible_time(bench: Bench) -> None:
     assert one.pop() == [b"a"]
 
 
-def test_a_restart_remembers_what_the_log_says(bench: Bench) -> None:
-    one = Consumer(bench, "one")
+def test_a_restart_remembers_what_the_log_says(bench: GroupBench) -> None:
+    one = BenchConsumer(bench, "one")
     publish(bench.store, "t/1", *numbered(0, 10))
     one.pop()
     one.ack(*numbered(0, 7))
     bench.restart()
-    again = Consumer(bench, "one", None)
+    again = BenchConsumer(bench, "one", None)
     again.handed = one.handed
     assert again.pop() == []
     assert again.ack(b"7") == []  # what was handed out is remembered as well
@@ -282,16 +204,16 @@ def test_a_restart_remembers_what_the_log_says(bench: Bench) -> None:
     assert again.pop() == [b"8", b"9"]
 
 
-def test_ordered_groups(bench: Bench) -> None:
+def test_ordered_groups(bench: GroupBench) -> None:
     ordered = GroupSettings(partitions=6, invisible_ms=10_000, retry_ms=1_000)
-    consumers = [Consumer(bench, f"c{number}", ordered) for number in range(3)]
+    consumers = [BenchConsumer(bench, f"c{number}", ordered) for number in range(3)]
     topics = [f"t/{number}" for number in range(40)]
     for number in range(3):
         for topic in topics:
             publish(bench.store, topic, f"{topic}:{number}".encode())
     first = consumers[0]
     assert [len(each.partitions) for each in first.info().some] == [2, 2, 2]
-    more = [Consumer(bench, f"d{number}", ordered) for number in range(5)]
+    more = [BenchConsumer(bench, f"d{number}", ordered) for number in range(5)]
     assert sorted(len(each.partitions) for each in first.info().some) == [0, 0] + [1] * 6
     for each in more:
         each.talk.tell(GroupClose(each.ref))
@@ -312,8 +234,8 @@ def test_ordered_groups(bench: Bench) -> None:
     assert first.info().lag == 0
 
 
-def test_a_failed_message_blocks_its_partition_only(bench: Bench) -> None:
-    one = Consumer(bench, "one", GroupSettings(partitions=2, retry_ms=1_000))
+def test_a_failed_message_blocks_its_partition_only(bench: GroupBench) -> None:
+    one = BenchConsumer(bench, "one", GroupSettings(partitions=2, retry_ms=1_000))
     even, odd = (
         next(topic for topic in map("t/{}".format, range(9)) if crc32(topic.encode()) % 2 == n) for n in (0, 1)
     )
@@ -331,8 +253,8 @@ def test_a_failed_message_blocks_its_partition_only(bench: Bench) -> None:
     assert one.pop() == [b"2"]
 
 
-def test_reset_and_drop(bench: Bench) -> None:
-    one = Consumer(bench, "one")
+def test_reset_and_drop(bench: GroupBench) -> None:
+    one = BenchConsumer(bench, "one")
     publish(bench.store, "t/1", *numbered(0, 5))
     one.pop()
     one.ack(*numbered(0, 5))
@@ -354,8 +276,8 @@ def test_reset_and_drop(bench: Bench) -> None:
     assert not len(bench.store.groups)
 
 
-def test_invalid_group_requests_are_refused(bench: Bench) -> None:
-    one = Consumer(bench, "one")
+def test_invalid_group_requests_are_refused(bench: GroupBench) -> None:
+    one = BenchConsumer(bench, "one")
 
     def code(answer: object) -> FailureCode:
         assert isinstance(answer, Failed)
@@ -370,8 +292,8 @@ def test_invalid_group_requests_are_refused(bench: Bench) -> None:
     assert one.settled(one.talk.ask(Ack(one.ref, [Receipt(5, 7, 2)]))) == [Receipt(5, 7, 2)]
 
 
-def test_in_flight_is_bounded(bench: Bench) -> None:
-    one = Consumer(bench, "one", GroupSettings(most_in_flight=4))
+def test_in_flight_is_bounded(bench: GroupBench) -> None:
+    one = BenchConsumer(bench, "one", GroupSettings(most_in_flight=4))
     publish(bench.store, "t/1", *numbered(0, 10))
     assert one.pop() == numbered(0, 4)
     assert one.pop() == []
@@ -379,25 +301,25 @@ def test_in_flight_is_bounded(bench: Bench) -> None:
     assert one.pop() == numbered(4, 2)
 
 
-def test_answers_are_bounded(bench: Bench) -> None:
-    one = Consumer(bench, "one")
+def test_answers_are_bounded(bench: GroupBench) -> None:
+    one = BenchConsumer(bench, "one")
     publish(bench.store, "t/1", *(bytes([65 + number]) * 1_000 for number in range(6)))
     assert len(one.pop(max_bytes=1)) == 1
     assert len(one.pop(max_bytes=3_000)) == 2
     assert len(one.pop()) == 3
 
 
-def test_a_wildcard_filter_has_what_came_since_it_was_held(bench: Bench) -> None:
+def test_a_wildcard_filter_has_what_came_since_it_was_held(bench: GroupBench) -> None:
     publish(bench.store, "t/1/x", b"before")
-    one = Consumer(bench, "one", of="t/+/x")
+    one = BenchConsumer(bench, "one", of="t/+/x")
     publish(bench.store, "t/1/x", b"a")
     publish(bench.store, "t/1/y", b"b")
     publish(bench.store, "t/2/x", b"c")
     assert one.pop() == [b"a", b"c"]
 
 
-def test_a_pop_costs_no_record_by_itself(bench: Bench) -> None:
-    one = Consumer(bench, "one")
+def test_a_pop_costs_no_record_by_itself(bench: GroupBench) -> None:
+    one = BenchConsumer(bench, "one")
     publish(bench.store, "t/1", *numbered(0, 100))
     end = bench.store.end
     for _ in range(10):
@@ -406,8 +328,8 @@ def test_a_pop_costs_no_record_by_itself(bench: Bench) -> None:
     assert bench.store.end - end < 150
 
 
-def test_a_full_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Consumer(bench, "one")
+def test_a_full_disk(bench: GroupBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = BenchConsumer(bench, "one")
     publish(bench.store, "t/1", b"a", b"b")
     one.pop()
     with monkeypatch.context() as full:
@@ -421,15 +343,15 @@ def test_a_full_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(opened, Failed)
     assert one.ack(b"b") == []
     bench.restart()
-    assert Consumer(bench, "two").info().lag == 0  # what could not be written was written later
+    assert BenchConsumer(bench, "two").info().lag == 0  # what could not be written was written later
 
 
 def _no_room(log: CommitLog, *_: object) -> int:
     raise StoreFull(log.folder)
 
 
-def test_a_connection_that_is_lost_is_given_nothing(bench: Bench) -> None:
-    one, two = Consumer(bench, "one"), Consumer(bench, "two")
+def test_a_connection_that_is_lost_is_given_nothing(bench: GroupBench) -> None:
+    one, two = BenchConsumer(bench, "one"), BenchConsumer(bench, "two")
     asked = one.wait(), two.wait()
     one.talk.flush()
     one.talk.cut()
@@ -438,8 +360,8 @@ def test_a_connection_that_is_lost_is_given_nothing(bench: Bench) -> None:
     assert two.took(asked[1]) == [b"a"]
 
 
-def test_a_peer_that_does_not_read_is_given_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = Consumer(bench, "one"), Consumer(bench, "two")
+def test_a_peer_that_does_not_read_is_given_no_more(bench: GroupBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = BenchConsumer(bench, "one"), BenchConsumer(bench, "two")
     asked = [one.talk.ask(Pop(one.ref, 1, 1, 0, 60_000)) for _ in range(3)], two.wait()
     monkeypatch.setattr(line, "UNSENT_BYTES", 1)
     publish(bench.store, "t/1", b"a", b"b")
@@ -448,7 +370,7 @@ def test_a_peer_that_does_not_read_is_given_no_more(bench: Bench, monkeypatch: p
     assert [one.took(each) for each in asked[0]] == [[b"a"], None, None]
 
 
-def test_many_groups_are_listed_in_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_groups_are_listed_in_parts(bench: GroupBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_requests, "LIST_BYTES", 2_000)
     talk = bench.connect("gw")  # gateways may do it as well
     for number in range(9):
@@ -468,20 +390,20 @@ def test_many_groups_are_listed_in_parts(bench: Bench, monkeypatch: pytest.Monke
     assert [each.group for each in named.groups] == ["g3"]
 
 
-def test_a_consumer_that_comes_again_is_the_same(bench: Bench) -> None:
-    one = Consumer(bench, "one")
+def test_a_consumer_that_comes_again_is_the_same(bench: GroupBench) -> None:
+    one = BenchConsumer(bench, "one")
     publish(bench.store, "t/1", b"a")
     one.pop()
     one.talk.cut()
-    again = Consumer(bench, "one")
+    again = BenchConsumer(bench, "one")
     assert again.ref == one.ref
     again.handed = one.handed
     assert again.ack(b"a") == []
 
 
-def test_not_too_many_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_too_many_wait(bench: GroupBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polls, "MOST_WAITING", 2)
-    one = Consumer(bench, "one")
+    one = BenchConsumer(bench, "one")
     asked = [one.wait() for _ in range(3)]
     answer = one.talk.answer(asked[2])
     assert isinstance(answer, Failed)
@@ -492,9 +414,11 @@ def test_not_too_many_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
     assert one.took(asked[0]) == [b"a"]
 
 
-def test_new_messages_are_not_handed_out_while_the_log_is_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_messages_are_not_handed_out_while_the_log_is_full(
+    bench: GroupBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(groups, "MOST_UNWRITTEN", 3)
-    one = Consumer(bench, "one")
+    one = BenchConsumer(bench, "one")
     publish(bench.store, "t/1", *numbered(0, 6))
     with monkeypatch.context() as full:
         full.setattr(CommitLog, "append", _no_room)
