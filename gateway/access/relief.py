@@ -9,6 +9,7 @@ from gateway.access.quotas import Quotas
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection
 from gateway.sessions.core import Core
+from gateway.sessions.farewell import Farewell
 from store.audit import AuditEvent
 
 
@@ -46,7 +47,7 @@ class Relief:
             self._quotas.refused["waiting"] += 1
             told = "%s: cut off, gateway.max_waiting_bytes wait for slow clients"
             self._events.warning("slow", told, connection.peer)
-            connection.cut_off("too slow: gateway.max_waiting_bytes wait for slow clients")
+            connection.close(None, "too slow: gateway.max_waiting_bytes wait for slow clients", Farewell.CUT_OFF)
 
     def shed_incomplete(self, is_open: bool) -> None:
         """Close the connections with the oldest incomplete packets, until the others fit into their limit.

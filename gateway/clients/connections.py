@@ -12,8 +12,9 @@ from gateway.clients.packet_rules import PacketRules
 from gateway.mqtt.codec_primitives import Limits
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.reason_codes import ReasonCode
+from gateway.sessions.answers import MOST_REASON_CHARACTERS
 from gateway.sessions.audit import note_left, note_opened
-from gateway.sessions.connection import MOST_REASON_CHARACTERS, Connection, Phase
+from gateway.sessions.connection import Connection, Phase
 from gateway.sessions.connection_table import ConnectionTable
 from gateway.sessions.core import Core
 from store.audit import AuditEvent

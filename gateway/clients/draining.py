@@ -14,6 +14,7 @@ from functools import partial
 
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection
+from gateway.sessions.farewell import Farewell
 from gateway.sessions.journal import Journal
 from gateway.sessions.session import Session
 
@@ -101,7 +102,7 @@ class Draining:
         self.told += 1
         self._told.add(connection)
         connection.wait()
-        self._journal.when_safe(connection, partial(connection.see_off, self._reason_code))
+        self._journal.when_safe(connection, partial(connection.close, self._reason_code, farewell=Farewell.SEE_OFF))
 
     def end(self) -> None:
         """Tell the clients that are left, without waiting for them."""

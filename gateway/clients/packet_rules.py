@@ -32,6 +32,7 @@ from gateway.mqtt.reason_codes import ReasonCode
 from gateway.mqtt.topics import is_state_of_bridge
 from gateway.sessions.connection import Connection, Phase
 from gateway.sessions.core import Core
+from gateway.sessions.farewell import Farewell
 from gateway.sessions.session import Session
 
 
@@ -93,7 +94,7 @@ class PacketRules:
 
     def _let_go(self, connection: Connection) -> None:
         """End a connection once the log says so: after that, not even a crash has the store send the client's will."""
-        connection.leave("it sent DISCONNECT")
+        connection.close(None, "it sent DISCONNECT", Farewell.LINGER)
         self._journal.when_safe(connection, connection.end)
 
     def auth(self, connection: Connection, auth: Auth) -> None:

@@ -16,6 +16,7 @@ from gateway.mqtt.packets import PubAck, Publish, PubRec
 from gateway.mqtt.properties import Properties, encode_properties, has_its_format
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.mqtt.topics import DELAYED_PREFIX, TopicAliases, split_delayed, topic_fault
+from gateway.sessions.answers import fitting
 from gateway.sessions.connection import Connection
 from gateway.sessions.core import Core
 from gateway.sessions.session import Session
@@ -177,4 +178,4 @@ class Publishing:
         if publish.qos:
             ack = PubRec if publish.qos == 2 else PubAck
             packet = ack(publish.packet_id or 0, reason_code, Properties(reason_string=reason))
-            connection.answer_when_safe(connection.fitting(packet), True)
+            connection.answer_when_safe(fitting(connection, packet), True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gateway.mqtt.packets import PubAck, Publish, PubRec
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
+from gateway.sessions.answers import fitting
 from gateway.sessions.connection import Connection
 from gateway.sessions.journal import Journal
 
@@ -76,4 +77,4 @@ class AwaitedReceipt:
         connection.unsafe_acks -= 1
         if connection.session is not None and not connection.closing:
             ack = PubRec if self.publish.qos == 2 else PubAck
-            connection.write(connection.fitting(ack(self.publish.packet_id or 0, reason_code, properties)))
+            connection.write(fitting(connection, ack(self.publish.packet_id or 0, reason_code, properties)))

@@ -19,6 +19,7 @@ from gateway.mqtt.packets import SubAck, Subscribe, SubscriptionRequest
 from gateway.mqtt.properties import Properties
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.mqtt.topics import split_shared, topic_fault
+from gateway.sessions.answers import fitting
 from gateway.sessions.core import Core
 from gateway.sessions.session import HistoryReplay, Session
 from lightqueue.queues.matching import has_wildcard
@@ -335,7 +336,7 @@ class Subscriptions:
     def _answer(self, request: _PendingSubscribe) -> None:
         session, link = request.session, request.session.connection
         properties = Properties(reason_string=request.why or None)
-        link.write(link.fitting(SubAck(request.subscribe.packet_id, tuple(request.answers), properties)))
+        link.write(fitting(link, SubAck(request.subscribe.packet_id, tuple(request.answers), properties)))
         if request.pages:
             self.retained.send(session, request.pages)
         if link.waiting:

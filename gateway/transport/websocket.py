@@ -18,7 +18,8 @@ from websockets.typing import Origin, Subprotocol
 
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.reason_codes import ReasonCode
-from gateway.sessions.connection import LINGER_S, Connection
+from gateway.sessions.connection import Connection
+from gateway.sessions.farewell import LINGER_S
 from gateway.settings import GatewaySettings
 from gateway.transport.layers import Above, SteppedLayer
 

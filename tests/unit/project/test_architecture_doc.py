@@ -6,7 +6,8 @@ from pathlib import Path
 import grimp
 import pytest
 
-from gateway.sessions.connection import FAREWELLS, TRANSITIONS, Phase
+from gateway.sessions.connection import TRANSITIONS, Phase
+from gateway.sessions.farewell import FAREWELLS
 from tests import rooms
 
 ROOT = Path(__file__).parents[3]
