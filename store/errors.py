@@ -58,6 +58,7 @@ class DamageFound(StoreError):
     """Something of the log is damaged, and `store.on_damage` says to refuse."""
 
     def __init__(self, folder: Path, findings: list[str]) -> None:
+        self.findings = findings
         shown = "".join(f"\n  {finding}" for finding in findings[:20])
         super().__init__(
             f"{folder}: the log is damaged, and store.on_damage is `refuse`: bring the files back from a copy, "
@@ -96,6 +97,16 @@ class LogOfACluster(StoreError):
         super().__init__(
             f"{folder}: its log follows a topic of Kafka: set store.replicated_log. For a store alone make another "
             f"folder of it, by `penstock store backup {folder} COPY` and `penstock store restore COPY NEW`"
+        )
+
+
+class DamagedInCluster(StoreError):
+    """A store in a cluster is damaged. It writes no gap by itself: the logs of the other stores have none."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(
+            f"{folder}: {reason}; its log follows a topic of Kafka, and the other stores have all of it: with this "
+            f"store stopped, `penstock cluster recover {folder}` copies the log of the store that leads"
         )
 
 

@@ -23,6 +23,7 @@ from store.files.marks import MARKS
 from store.files.segment import Sealed
 from store.files.sums import SUMS
 from store.log.index import DAMAGED, FORMAT, IDENTITY_KEY, Index
+from store.log.mark_file import read_mark
 from store.mending.foresight import Foreseen, Progress, foresee, silent
 from store.recovery.quarantine import MEANINGS, Finding, Quarantine, put_aside_from
 from store.recovery.recovery_rules import only_index_knows
@@ -132,6 +133,11 @@ def check_folder(path: Path, on_progress: Progress = silent) -> CheckReport:
     return report
 
 
+def check_own_folder(path: Path) -> CheckReport:
+    """Check all of a data folder that this process has locked. Raises OSError."""
+    return _report(path, False, silent)
+
+
 def is_in_use(path: Path) -> bool:
     """Whether a process has a data folder open. Keeps no lock, so a server can start meanwhile."""
     try:
@@ -174,7 +180,23 @@ def _report(path: Path, in_use: bool, on_progress: Progress) -> CheckReport:
         what = "a start that comes to one of them refuses"
         report.damage.append(Damage("format", "newer", str(path / LOG), 0, 0, reason, what, do, CheckResult.REFUSED))
     on_progress("index", 1.0)
+    if (known_mark := read_mark(path)) is not None:
+        accepted = known_mark.mark.accepted
+        report.damage = [_in_cluster(path, damage, accepted) for damage in report.damage]
     return report
+
+
+def _in_cluster(path: Path, damage: Damage, accepted: int) -> Damage:
+    """The same of a store in a cluster, whose log is accepted up to a log_offset: the other stores have all of it."""
+    if damage.what == "log" and damage.start >= accepted and damage.kind in ("damaged", "unconfirmed", "torn"):
+        do = "nothing: if it was acknowledged, Kafka has it"
+        return replace(damage, start_does="cuts it off", do=do, verdict=CheckResult.INTACT)
+    do = f"penstock cluster recover {path} copies the log of the store that leads"
+    if damage.kind == "changed":
+        return replace(damage, do=do)
+    if damage.verdict == CheckResult.LOSS or (damage.what == "log" and damage.verdict == CheckResult.MENDS_ITSELF):
+        return replace(damage, start_does="refuses this folder", do=do, verdict=CheckResult.REFUSED)
+    return replace(damage, do="nothing") if damage.what == "index" else damage
 
 
 def _misplaced(path: Path, log: Foreseen) -> list[Damage]:

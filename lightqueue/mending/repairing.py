@@ -12,9 +12,10 @@ from typing import Any
 from lightqueue.mending.checking import index_fault
 from lightqueue.mending.inspect import copy_of
 from lightqueue.queues.projection import Projection
-from store.errors import IndexFailed, NotRebuildable
+from store.errors import DamagedInCluster, IndexFailed, NotRebuildable
 from store.files.folder import CHECKPOINT, INDEX, LOG, DataFolder, clear, copy_folder, sync_contents
 from store.files.segment import sync_folder
+from store.log.copied import is_of_cluster
 from store.log.index import Index, IndexedLog
 from store.mending.foresight import Foreseen, Progress, foresee, silent
 from store.mending.repair import UNDO, Repaired, check_sources, repair_log
@@ -63,10 +64,14 @@ def repair_folder(
     with_index: bool = False,
     on_progress: Progress = silent,
 ) -> RepairReport:
-    """Repair a data folder as far as the sources allow. Raises StoreError, OSError."""
+    """Repair a data folder as far as the sources allow. Raises StoreError, OSError; DamagedInCluster if its log is one
+    of a cluster, where no store may have a gap that the others have not.
+    """
     sources: list[Source] = [CopyOfLog(copy) for copy in copies]
     folder = DataFolder(path, _is_group_access(path))
     try:
+        if is_of_cluster(path):
+            raise DamagedInCluster(path, "a repair could leave a gap, so it is left as it is")
         check_sources(folder.log, sources)
         identity = foresee(folder.log).identity if with_unconfirmed or folder.quarantine.exists() else b""
         sources.insert(0, PutAside(path, with_unconfirmed, identity))

@@ -1,4 +1,4 @@
-"""What an operator does with a store that stopped since the partition is not the one that it has followed.
+"""What an operator does with a store that stopped: the partition is not the one that it has followed, or it is damaged.
 
 The store copies the log of the one that leads, and keeps its own log if that has anything which the cluster's has not.
 """
@@ -6,11 +6,12 @@ The store copies the log of the one that leads, and keeps its own log if that ha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from lightqueue.mending.checking import CheckResult, Damage, check_own_folder
 from penstock.cluster.copying import LeaderLog, connect_to_leader, other_stores
 from penstock.cluster.errors import KafkaUnreachable, NotRecovered
 from penstock.cluster.place import replicated_place
@@ -27,6 +28,8 @@ from store.mending.taking import LogCopy
 from store.replication.frames import decode_frame
 
 KEPT: Final = "before-recover"
+COPIED_PARTS: Final = ("log", "index", "checkpoint")
+SHOWN: Final = 20
 
 
 def recover(settings: Settings, name: str, gives_up_own: bool, say: Callable[[str], None]) -> None:
@@ -45,13 +48,26 @@ def recover(settings: Settings, name: str, gives_up_own: bool, say: Callable[[st
                 say(f"{data}: is of no cluster, so there is nothing to recover")
             elif fault := _fault(place, topic, known):
                 say(f"{data}: {fault}")
-                _copy(settings, name, topic, known, gives_up_own, say)
+                _copy(settings, name, topic, known, [], gives_up_own, say)
+            elif damage := _damage(data):
+                for each in damage[:SHOWN]:
+                    say(f"{each.file}: {each.reason}")
+                _copy(settings, name, topic, known, damage, gives_up_own, say)
             else:
-                say(f"{data}: topic {place.topic} is the one that this store has followed, so it can go on: start it")
+                say(
+                    f"{data}: topic {place.topic} is the one that this store has followed, and nothing is damaged, so "
+                    "it can go on: start it"
+                )
         finally:
             folder.close()
     except (StoreError, OSError) as error:
         raise PenstockError(str(error)) from None
+
+
+def _damage(data: Path) -> list[Damage]:
+    """Why a start refuses the folder, or would serve what is not right. Raises OSError."""
+    wrong = (CheckResult.LOSS, CheckResult.REFUSED)
+    return [each for each in check_own_folder(data).damage if each.verdict in wrong and each.what in COPIED_PARTS]
 
 
 def _fault(place: KafkaPlace, topic: ReplicatedTopic, known: KnownMark) -> str:
@@ -82,9 +98,11 @@ def _copy(
     name: str,
     topic: ReplicatedTopic,
     known: KnownMark,
+    damage: Sequence[Damage],
     gives_up_own: bool,
     say: Callable[[str], None],
 ) -> None:
+    """Damaged bytes are nothing that the other store would lack. A file that is not of this log is kept."""
     data, place = settings.store.data, replicated_place(settings)
     accepted = known.mark.accepted
     try:
@@ -95,12 +113,14 @@ def _copy(
     with store:
         copy = LogCopy(data, LeaderLog(store))
         end = copy.take(topic.id).given.mark.accepted
-    own = differs_at(data / LOG, data / COPYING / LOG, accepted, end)
+    damaged = [(each.start, each.end) for each in damage if each.what == "log"]
+    own = differs_at(data / LOG, data / COPYING / LOG, accepted, end, damaged)
     if own is not None and not gives_up_own:
         discard_copying(data)
         reason = f"from log_offset {own} to {accepted} it has what the log of {address.url}, up to {end}, has not"
         raise NotRecovered(data, reason)
-    keep = f"{KEPT}-{time.strftime('%Y%m%d-%H%M%S')}" if own is not None else ""
+    is_kept = own is not None or any(each.kind == "foreign" for each in damage)
+    keep = f"{KEPT}-{time.strftime('%Y%m%d-%H%M%S')}" if is_kept else ""
     copy.commit(keep)
     finish_copy(data)
     say(f"{data}: has the log of {address.url} up to log_offset {end} now; start the store")
@@ -108,34 +128,46 @@ def _copy(
         say(f"{data / keep}: has the log from before, as a data folder; delete it when you do not need it any more")
 
 
-def differs_at(own: Path, copy: Path, accepted: int, end: int) -> int | None:
+def differs_at(own: Path, copy: Path, accepted: int, end: int, damaged: Sequence[tuple[int, int]] = ()) -> int | None:
     """log_offset from which on this store's log, up to `accepted`, has what the copy, up to `end`, has not.
 
-    None: the copy has all of it, or has dropped it. Raises OSError.
+    None: the copy has all of it, or has dropped it. `damaged` ranges of this store's log do not count. Raises OSError.
     """
     begin = min((int(path.stem) for path in segment_paths(copy)), default=0)
     for path in segment_paths(own):
         base = int(path.stem)
-        size = min(accepted - base, path.stat().st_size)
+        stop = min(accepted, base + path.stat().st_size)
         theirs = copy / path.name
-        if size <= 0:
+        if stop <= base:
             break
-        if theirs.exists():
-            same = _same_bytes(path, theirs, min(size, end - base))
-            if same < size:
+        if not theirs.exists() and base < begin:
+            continue
+        for start, to in _intact(base, stop, damaged):
+            same = _same_bytes(path, theirs, start - base, min(to, end) - base) if theirs.exists() else start - base
+            if base + same < to:
                 return base + same
-        elif base >= begin:
-            return base
     return None
 
 
-def _same_bytes(one: Path, other: Path, size: int) -> int:
-    """The number of bytes, up to `size`, that two files have in common at their beginnings."""
+def _intact(start: int, end: int, damaged: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What is left of a range without the damaged ones."""
+    for first, last in sorted(damaged):
+        if start < min(first, end):
+            yield start, min(first, end)
+        start = max(start, last)
+    if start < end:
+        yield start, end
+
+
+def _same_bytes(one: Path, other: Path, start: int, end: int) -> int:
+    """The position, from `start` up to `end`, up to which two files have the same bytes."""
     with one.open("rb") as a, other.open("rb") as b:
-        for at in range(0, size, READ_BYTES):
-            length = min(READ_BYTES, size - at)
+        a.seek(start)
+        b.seek(start)
+        for at in range(start, end, READ_BYTES):
+            length = min(READ_BYTES, end - at)
             ours, theirs = a.read(length), b.read(length)
             if ours != theirs:
                 pairs = zip(ours, theirs, strict=False)
                 return at + next((n for n, (x, y) in enumerate(pairs) if x != y), min(len(ours), len(theirs)))
-    return size
+    return max(start, end)

@@ -101,7 +101,7 @@ def recover(
     ] = False,
     config: Config = None,
 ) -> None:
-    """Say why a store cannot follow its topic any more, and copy the log of the store that leads.
+    """Say why a store cannot follow its topic any more, or what of it is damaged; copy the log of the store that leads.
 
     It changes nothing if this store's log has anything that the other one has not: then exit with 3. With
     --give-up-own that log is kept beside the copy.

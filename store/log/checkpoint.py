@@ -20,8 +20,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from store.errors import IndexDamaged, IndexFailed, NotRebuildable, StoreError
-from store.files.folder import DataFolder, clear, copy_folder
+from store.errors import DamagedInCluster, IndexDamaged, IndexFailed, NotRebuildable, StoreError
+from store.files.folder import CHECKPOINT, INDEX, DataFolder, clear, copy_folder
 from store.files.segment import sync_folder
 from store.log.api import Log
 from store.log.index import DAMAGED, FORMAT, IDENTITY_KEY, Index, IndexedLog
@@ -124,6 +124,8 @@ def _found_index(
             return found
         faults.append(found)
     if log_.base:
+        if log_.kept is not None and OTHER_VERSION not in faults:
+            raise DamagedInCluster(folder.path, f"{INDEX} and {CHECKPOINT} are missing or damaged")
         if on_damage == "refuse" or OTHER_VERSION in faults:  # an operator can undo an upgrade
             raise NotRebuildable(folder.index, folder.checkpoint, log_.base)
         log.error(

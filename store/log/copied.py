@@ -27,6 +27,11 @@ COPIED = "copied"
 KEEP = "keep"
 
 
+def is_of_cluster(data: Path) -> bool:
+    """Whether the log of a data folder follows a topic, or will once a copy is in place."""
+    return (data / MARK_FILE).exists() or (data / COPIED).exists()
+
+
 def commit_copy(data: Path, keep: str = "") -> None:
     """All in `copying` is durable: the next start takes it. `keep`: folder for what was there. Raises OSError."""
     copying = data / COPYING

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from store.errors import LogOfACluster
 from store.files.folder import DataFolder
 from store.log.commitlog import CommitLog
-from store.log.copied import COPIED
+from store.log.copied import is_of_cluster
 from store.log.index import remembered_marks
-from store.log.mark_file import MARK_FILE
 from store.settings import StoreSettings
 
 
@@ -18,6 +17,6 @@ def open_log(folder: DataFolder, settings: StoreSettings, on_flushed: Callable[[
 
     What a store alone appended to a log that follows a topic would be cut off once it follows it again.
     """
-    if (folder.path / MARK_FILE).exists() or (folder.path / COPIED).exists():
+    if is_of_cluster(folder.path):
         raise LogOfACluster(folder.path)
     return CommitLog(folder.log, settings, on_flushed, folder.quarantine, remembered_marks(folder.path))

@@ -14,7 +14,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Protocol
 
-from store.errors import FolderUnusable, LogOfOneStore, NotLeading, PartitionUnusable, StoreError, unusable
+from store.errors import (
+    DamagedInCluster,
+    DamageFound,
+    FolderUnusable,
+    LogOfOneStore,
+    NotLeading,
+    PartitionUnusable,
+    StoreError,
+    unusable,
+)
 from store.files.folder import DataFolder
 from store.files.marks import Marks, encode_remembered
 from store.files.segment import (
@@ -38,6 +47,8 @@ from store.settings import StoreSettings
 
 COPY_PATIENCE_S: Final = 60.0
 """For so long after it was given a piece, a store that copies may take until it follows."""
+
+FINDINGS: Final = 3  # named in an error
 
 
 class TakesAppends(Protocol):
@@ -69,7 +80,10 @@ class ReplicatedLog(CommitLog):
         self._keeper: MarkKeeper | None = None
         # What is acknowledged is on brokers; the mark waits for the disk. A gap would not be in the other stores.
         settings = replace(settings, flush="async", on_damage="refuse")
-        super().__init__(folder, settings, self._flushed, data.quarantine)
+        try:
+            super().__init__(folder, settings, self._flushed, data.quarantine)
+        except DamageFound as error:
+            raise DamagedInCluster(data.path, "; ".join(error.findings[:FINDINGS])) from None
         self.power_cut_note = ""
         if self.end != max(self.accepted, HEADER_BYTES):
             self.close()

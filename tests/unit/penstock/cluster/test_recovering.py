@@ -35,3 +35,28 @@ def test_the_first_byte_that_the_copy_has_not(
 ) -> None:
     own = folder(tmp_path / "own", WHOLE | {152: WHOLE[152] + bytes(1_000)})  # zeros behind the log
     assert differs_at(own, folder(tmp_path / "copy", copy), 184, end) == differs
+
+
+@pytest.mark.parametrize(
+    ("changed", "damaged", "end", "differs"),
+    [
+        ([(104, 110)], [(104, 110)], 184, None),
+        ([(100, 106)], [(100, 106)], 184, None),  # over the end of a segment
+        ([(104, 110)], [(104, 106)], 184, 106),
+        ([(104, 110), (120, 121)], [(120, 130), (104, 110)], 184, None),
+        ([], [(104, 184)], 150, None),
+        ([], [(104, 170)], 160, 170),  # it has more than the copy
+    ],
+)
+def test_damaged_bytes_are_nothing_to_lose(
+    tmp_path: Path,
+    changed: list[tuple[int, int]],
+    damaged: list[tuple[int, int]],
+    end: int,
+    differs: int | None,
+) -> None:
+    log = bytearray(b"".join(WHOLE.values()))
+    for start, to in changed:
+        log[start:to] = b"?" * (to - start)
+    own = folder(tmp_path / "own", {base: bytes(log[base : base + len(data)]) for base, data in WHOLE.items()})
+    assert differs_at(own, folder(tmp_path / "copy", WHOLE), 184, end, damaged) == differs

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import FolderUnusable, LogOfACluster, LogOfOneStore, NotLeading, PartitionUnusable
+from lightqueue.mending.checking import CheckResult, check_folder
+from lightqueue.mending.repairing import repair_folder
+from store.errors import (
+    DamagedInCluster,
+    FolderUnusable,
+    LogOfACluster,
+    LogOfOneStore,
+    NotLeading,
+    PartitionUnusable,
+)
 from store.files.folder import DataFolder
 from store.log.commitlog import CommitLog
 from store.log.opening import open_log
@@ -16,6 +25,7 @@ from store.records._records import RecordBatch, walk
 from store.records.records import Record, RecordType
 from store.replication.judging import NOTHING_ACCEPTED, ReplicaMark
 from store.settings import StoreSettings
+from tests.support.stores import flip
 
 SEGMENT_BYTES = 64 << 10
 TOPIC = "FZ-3eS7bT52AbLBNFg2Q4A"
@@ -210,3 +220,29 @@ def test_the_mark_is_kept_although_more_is_accepted_all_the_time(tmp_path: Path)
                 break
         assert len(kept) > 2
         assert log.kept < log.accepted
+
+
+def test_a_damaged_log_gets_no_gap(tmp_path: Path) -> None:
+    """The other stores have no gap there: one of them gives the whole log."""
+    with opened(tmp_path) as log:
+        lead(log)
+        for number in range(8):
+            append(log, number, 20_000)
+        log.accepted = log.end
+        keep(log)
+        append(log, 9, 1_000)  # not accepted
+    flip(sorted((tmp_path / "log").glob("*.log"))[0], 30_000)
+    before = files(tmp_path)
+    remedy = rf"`penstock cluster recover {tmp_path}`"
+    with pytest.raises(DamagedInCluster, match=remedy):
+        repair_folder(tmp_path, with_index=True)
+    assert files(tmp_path) == before
+    report = check_folder(tmp_path)
+    assert report.verdict == CheckResult.REFUSED
+    assert [(each.kind, remedy.strip("`") in each.do) for each in report.damage if each.what == "log"] == [
+        ("damaged", True)
+    ]
+    whole = StoreSettings(data=tmp_path, segment_bytes=SEGMENT_BYTES, verify_at_start_bytes=1 << 30)
+    with closing(DataFolder(tmp_path, False)) as folder, pytest.raises(DamagedInCluster, match=remedy):
+        replicated_in(TOPIC)(folder, whole, lambda: None)
+    assert not (tmp_path / "quarantine").exists()

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from lightqueue.mending.checking import CheckResult, check_folder
 from lightqueue.message_store import MessageStore
 from lightqueue.opening import OpenStore
-from store.errors import CopyDamaged, FolderUnusable, NoSuchCopy
-from store.files.folder import LOG, DataFolder
+from store.errors import CopyDamaged, DamagedInCluster, FolderUnusable, NoSuchCopy
+from store.files.folder import CHECKPOINT, INDEX, LOG, DataFolder
 from store.log.copied import COPIED, COPYING, finish_copy
 from store.log.giving import GivenLog, given_log, read_checkpoint, read_segment
 from store.log.mark_file import read_mark
@@ -225,6 +226,24 @@ def test_the_other_store_goes_on_meanwhile(tmp_path: Path, leader: LeadingStore)
     assert leader.log.base > base
     copy.commit()
     is_copy(data, leader, taken.given.mark.accepted)
+
+
+def test_no_index_is_made_without_the_beginning(tmp_path: Path) -> None:
+    """Even if store.on_damage says so: the other stores have sessions and groups from before."""
+    leader = LeadingStore(tmp_path)
+    leader.fill(40)
+    assert leader.log.base
+    leader.messages.close()
+    for name in (INDEX, CHECKPOINT):
+        shutil.rmtree(tmp_path / name)
+    remedy = rf"`penstock cluster recover {tmp_path}`"
+    with pytest.raises(DamagedInCluster, match=remedy):
+        OpenStore(settings(tmp_path), opens=replicated_in(TOPIC))
+    damage = check_folder(tmp_path).damage
+    assert {(each.what, each.verdict, remedy.strip("`") in each.do) for each in damage} == {
+        ("index", CheckResult.REFUSED, True),
+        ("checkpoint", CheckResult.REFUSED, True),
+    }
 
 
 def test_damaged_segments_are_not_copied(tmp_path: Path, leader: LeadingStore) -> None:
