@@ -282,7 +282,7 @@ class HandshakeRefused(StoreError):
     """The store does not let this peer in."""
 
     def __init__(self, reason: str, message: str, retry_s: int = 0, leader: str = "") -> None:
-        """`retry_s`: after so many seconds it may; 0: not known. `leader`: IP:PORT of the store that leads the cluster,
+        """`retry_s`: after so many seconds it may; 0: not known. `leader`: HOST:PORT of the store that leads it,
         where that is why, and it is known.
         """
         self.reason = reason

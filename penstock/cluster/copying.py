@@ -18,7 +18,7 @@ from penstock.kafka_place import KafkaPlace
 from penstock.store_client import StoreClient
 from store.errors import CopyDamaged, NoSuchCopy, StoreError
 from store.log.giving import GivenCheckpoint, GivenLog
-from store.mending.taking import LogCopy, OwnLog
+from store.mending.taking import CopyProgress, LogCopy, OwnLog
 from store.ratelimit import RateLimitedLog
 from store.records._records import crc32c
 from store.replication.frames import Leader
@@ -130,6 +130,7 @@ class CopyThread:
         self._events = RateLimitedLog(log)
         self._stopping = threading.Event()
         self._attempts = 0
+        self._taking: LogCopy | None = None
         self.is_complete = False
         self.error: Exception | None = None  # that nobody foresaw
         self._thread = threading.Thread(target=self._run, name="penstock-copy", daemon=True)
@@ -138,6 +139,12 @@ class CopyThread:
     @property
     def is_over(self) -> bool:
         return not self._thread.is_alive()
+
+    @property
+    def progress(self) -> CopyProgress:
+        """For any thread."""
+        taking = self._taking
+        return taking.progress if taking is not None else CopyProgress("", 0, 0)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -165,7 +172,7 @@ class CopyThread:
 
     def _copy(self, url: str, store: StoreClient) -> None:
         data: Path = self._settings.store.data
-        copy = LogCopy(data, LeaderLog(store, self._stopping.is_set), self._own)
+        self._taking = copy = LogCopy(data, LeaderLog(store, self._stopping.is_set), self._own)
         taken = copy.take(self._topic_id)
         copy.commit()
         log.info(

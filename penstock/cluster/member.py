@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from lightqueue.message_store import MessageStore
 from lightqueue.opening import OpenStore
 from lightqueue.standby import Standby
@@ -87,6 +89,7 @@ class ClusterMember:
         self._producer: FrameProducer
         self._fetcher: FrameFetcher
         self._progress: ProgressThread
+        self._copying: CopyThread | None = None
         self._ticking: asyncio.Future[None]
         self._fault: Exception | None = None
         self._leads = asyncio.Event()
@@ -131,10 +134,11 @@ class ClusterMember:
 
     async def _copy(self, stop: Stop) -> None:
         """Copy the log of the store that leads, and start again with it; return if this store is to stop."""
-        self._close_kafka()
+        self._close_frames()
         own = OwnLog(self._standby.opened.folder.log, self._standby.log.accepted)
         announce("copies", self._me.address, topic=self._place.topic)
-        copying = CopyThread(self._all_settings, self._place, self._topic.id, self._name, own)
+        copying = self._copying = CopyThread(self._all_settings, self._place, self._topic.id, self._name, own)
+        self._progress.tell_now()
         is_stopped = False
         while not (copying.is_over or is_stopped):
             is_stopped = await stop.or_tick()
@@ -143,6 +147,7 @@ class ClusterMember:
             raise copying.error
         if not is_stopped:
             start_again()
+        self._progress.close()
         self._standby.close()
 
     async def _end_as_standby(self, replica: Replica) -> None:
@@ -156,7 +161,11 @@ class ClusterMember:
         replicated = self._standby.log
         mark = replicated.keeper.kept
         is_leading = self._replica.role is ReplicaRole.LEADER
-        report = StoreReport(self._me.address, is_leading, mark.epoch, mark.accepted)
+        report = StoreReport(self._me.address, is_leading, mark.epoch, mark.accepted, time.time())
+        if self._copying is not None:
+            leader, done_bytes, of_bytes = self._copying.progress
+            copied = {"copies_from": leader, "copied_bytes": done_bytes, "copies_bytes": of_bytes}
+            report = msgspec.structs.replace(report, is_copying=True, **copied)
         return LookedAt(mark, report, replicated.given_offset)
 
     async def _keep_ticking(self) -> None:
@@ -316,8 +325,12 @@ class ClusterMember:
         return True
 
     def _close_kafka(self) -> None:
-        self._is_closed = True
+        self._close_frames()
         self._progress.close()
+
+    def _close_frames(self) -> None:
+        """All but the thread that tells Kafka how far this store is."""
+        self._is_closed = True
         self._fetcher.close()
         self._producer.close(0)
 

@@ -29,6 +29,11 @@ class StoreReport(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     is_leading: bool
     epoch: int
     accepted: int  # log_offset up to which its log is on its disk, and accepted
+    said_s: float = 0.0  # when it said so, by its clock; 0: an older version
+    is_copying: bool = False
+    copies_from: str = ""  # address of the store that it copies; empty: it knows of none yet
+    copied_bytes: int = 0
+    copies_bytes: int = 0  # in all
 
 
 class LookedAt(NamedTuple):
@@ -108,11 +113,16 @@ class ProgressThread:
         self._events = RateLimitedLog(log)
         self._deleted_to = 0
         self._is_closing = threading.Event()
+        self._is_due = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-kafka-progress", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._is_closing.wait(REPORT_S):
+        while True:
+            self._is_due.wait(REPORT_S)
+            self._is_due.clear()
+            if self._is_closing.is_set():
+                return
             try:
                 self._step()
             except (KafkaException, KafkaUnreachable) as error:
@@ -120,10 +130,11 @@ class ProgressThread:
 
     def _step(self) -> None:
         mark, report, keep_from = self._look()
-        if mark.offset < 0:
+        if mark.offset < 0 and not report.is_copying:
             return
         said = msgspec.json.encode(report).decode()
-        self._consumer.commit(offsets=[TopicPartition(self._topic, 0, mark.offset, metadata=said)], asynchronous=False)
+        place = TopicPartition(self._topic, 0, max(0, mark.offset), metadata=said)
+        self._consumer.commit(offsets=[place], asynchronous=False)
         if report.is_leading and self._stores:
             offsets = [each.offset for each in self._progress.of(self._stores)]
             self._delete(min(offsets if keep_from is None else [*offsets, keep_from]))
@@ -134,7 +145,12 @@ class ProgressThread:
             self._admin.delete_before(offset)
             self._deleted_to = offset
 
+    def tell_now(self) -> None:
+        """Do not wait until it is time to."""
+        self._is_due.set()
+
     def close(self) -> None:
         self._is_closing.set()
+        self._is_due.set()
         self._thread.join()
         self._consumer.close()

@@ -85,7 +85,14 @@ def status(
             f"topic {found['topic']}: offsets {found['first']} to {found['end']}, log_offset {found['log_end']}, epoch "
             f"{found['epoch']}, leader {found['leader'] or 'unknown'}{silent}"
         )
-        show_table(wide_console(), "stores", found["stores"])
+        rows = [{name: value for name, value in row.items() if name != "copying"} for row in found["stores"]]
+        show_table(wide_console(), "stores", rows)
+        for row in found["stores"]:
+            if copying := row["copying"]:
+                source = copying["from"] or "a store that it looks for"
+                typer.echo(
+                    f"{row['store']} copies the log of {source}: {copying['done_bytes']} of {copying['of_bytes']} bytes"
+                )
         for fault in found["faults"]:
             typer.echo(f"wrong: {fault}")
     if found["faults"]:

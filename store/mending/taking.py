@@ -59,6 +59,14 @@ class OwnLog(NamedTuple):
     accepted: int
 
 
+class CopyProgress(NamedTuple):
+    """How much of a copy is there, of log and checkpoint. `leader`: address of the store that gives it, if known."""
+
+    leader: str
+    done_bytes: int
+    of_bytes: int
+
+
 class TakenLog(NamedTuple):
     """The result: what was given, and how many bytes of it came from the other store."""
 
@@ -76,6 +84,13 @@ class LogCopy:
         self._source = source
         self._own = own
         self._copied_bytes = 0
+        self._leader = ""
+        self._done_bytes = self._part_bytes = self._of_bytes = 0
+
+    @property
+    def progress(self) -> CopyProgress:
+        """For any thread."""
+        return CopyProgress(self._leader, self._done_bytes + self._part_bytes, self._of_bytes)
 
     def take(self, topic_id: str, on_progress: Progress = silent) -> TakenLog:
         """Fill `copying`; commit() is left to do. Raises CopyDamaged, NoSuchCopy, FolderUnusable, StoreFull."""
@@ -104,6 +119,9 @@ class LogCopy:
             raise CopyDamaged("the topic's id", f"{given.topic_id}, and this store follows {topic_id}")
         if not given.segments:
             raise NoSuchCopy("the other store has accepted nothing yet")
+        self._leader = given.mark.leader.address if given.mark.leader is not None else ""
+        self._of_bytes = given.mark.accepted - given.base + sum(size for _, size in given.checkpoint.files)
+        self._done_bytes = self._part_bytes = 0
         self._trust_own(given)
         self._take_checkpoint(given)  # it has applied nothing behind `given.mark`
         ends = [*given.segments[1:], given.mark.accepted]
@@ -111,6 +129,7 @@ class LogCopy:
         for number, (base, end) in enumerate(zip(given.segments, ends, strict=True)):
             on_progress(f"{base:020}", number / len(ends))
             self._take_segment(base, end, given.identity)
+            self._done_bytes, self._part_bytes = self._done_bytes + end - base, 0
         self._write_marks(given)
         return given
 
@@ -182,6 +201,7 @@ class LogCopy:
                 if not data:
                     raise NoSuchCopy(f"segment {base} ends at {at}, before {size}")
                 at += os.pwrite(fd, data, at)
+                self._part_bytes = at
                 self._copied_bytes += len(data)
             os.fdatasync(fd)
         finally:
@@ -219,6 +239,7 @@ class LogCopy:
                         raise NoSuchCopy(f"file {file} of the index's checkpoint is shorter than it was")
                     writing.write(data)
                     self._copied_bytes += len(data)
+                    self._done_bytes += len(data)
         sync_contents(folder)
         if fault := fault_of(folder):
             raise CopyDamaged("the index's checkpoint", fault)

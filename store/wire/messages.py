@@ -160,7 +160,7 @@ class Refused(WireMessage, frozen=True, forbid_unknown_fields=False):
     reason: str
     message: str
     retry_s: Count = 0  # after so many seconds it may be let in; 0: not said
-    leader: Name = ""  # IP:PORT of the store that leads, if the reason is NOT_LEADER and it is known
+    leader: Name = ""  # HOST:PORT of the store that leads, if the reason is NOT_LEADER and it is known
 
 
 # --- either side

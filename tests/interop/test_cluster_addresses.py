@@ -48,7 +48,9 @@ def place_of(store: StoreProcess) -> str:
     return store.url.removeprefix("tcp://")
 
 
-@pytest.fixture(params=["the first one is dead", "the first one knows nothing", "the first one says who leads"])
+@pytest.fixture(
+    params=["the first one is dead", "the first one knows nothing", "the first one says who leads", "its name"]
+)
 def places(request: pytest.FixtureRequest, leader: StoreProcess, standby: StandbyStore) -> str:
     """HOST:PORT of stores as a user has them; the store that leads is found behind another one."""
     match request.param:
@@ -56,7 +58,10 @@ def places(request: pytest.FixtureRequest, leader: StoreProcess, standby: Standb
             return f"127.0.0.1:{free_port()},{place_of(leader)}"
         case "the first one knows nothing":
             return f"{standby.place},{place_of(leader)}"
-    standby.leader = place_of(leader)
+        case "its name":
+            standby.leader = place_of(leader).replace("127.0.0.1", "localhost")
+        case _:
+            standby.leader = place_of(leader)
     return standby.place
 
 

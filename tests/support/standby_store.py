@@ -15,7 +15,7 @@ class StandbyStore:
     """Listens while it is a context."""
 
     def __init__(self, leader: str = "") -> None:
-        """`leader`: IP:PORT; empty: it knows of none."""
+        """`leader`: HOST:PORT; empty: it knows of none."""
         self.leader = leader
         self.asked = 0  # connections
         standby = self

@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 
@@ -66,6 +66,9 @@ def split_store_url(url: str) -> SplitResult:
     return urlsplit(f"{scheme}://{rest[len(netloc) :]}")._replace(netloc=netloc)
 
 
+MOST_NAMES: Final = 16
+"""Names of leaders that are looked up in one round."""
+
 AddressInfos = Iterable[tuple[int, int, int, str, tuple[Any, ...]]]
 
 
@@ -99,12 +102,19 @@ class ConnectionRound:
 
     def __init__(self, found: Iterable[Endpoint] = ()) -> None:
         self._left = deque(dict.fromkeys(found))
-        self._of_names = {(each.ip, each.port): each.host for each in self._left}
+        self._known = list(self._left)
         self._tried: set[tuple[str, int]] = set()
+        self._looked_up: set[StorePort] = set()
+        self._to_look_up: StorePort | None = None
 
     @property
     def is_over(self) -> bool:
-        return not self._left
+        return not self._left and self._to_look_up is None
+
+    def to_look_up(self) -> StorePort | None:
+        """The leader of which only the name is known, once: before next(), what its name says goes to found()."""
+        place, self._to_look_up = self._to_look_up, None
+        return place
 
     def next(self) -> Endpoint:
         """The endpoint to try now; not for a round that is over."""
@@ -113,12 +123,23 @@ class ConnectionRound:
         return endpoint
 
     def leader(self, address: str) -> None:
-        """A store said that the one at this IP:PORT leads. One that was tried in this round is left to the next."""
+        """A store said that the one at this HOST:PORT leads. One that was tried in this round is left to the next."""
         try:
-            named = endpoint_of(StorePort.parse(address))
+            place = StorePort.parse(address)
         except ValueError:
             return
-        if named is None or named[1:] in self._tried:
-            return
-        endpoint = named._replace(host=self._of_names.get(named[1:], named.host))
-        self._left = deque((endpoint, *(each for each in self._left if each[1:] != endpoint[1:])))
+        named = endpoint_of(place)
+        if named is not None:
+            host = next((each.host for each in self._known if each[1:] == named[1:]), named.host)
+            self.found([named._replace(host=host)])
+        elif known := [each for each in self._known if (each.host, each.port) == place]:
+            self.found(known)
+        elif place not in self._looked_up and len(self._looked_up) < MOST_NAMES:
+            self._looked_up.add(place)
+            self._to_look_up = place
+
+    def found(self, endpoints: Iterable[Endpoint]) -> None:
+        """Where the leader is: these are tried next."""
+        first = [each for each in endpoints if each[1:] not in self._tried]
+        ports = {each[1:] for each in first}
+        self._left = deque((*first, *(each for each in self._left if each[1:] not in ports)))

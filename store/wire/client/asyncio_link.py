@@ -150,6 +150,10 @@ class AsyncioLink(asyncio.Protocol, ABC):
         try:
             if self._stores.is_over and not self._address.path:
                 self._stores = ConnectionRound(await self._endpoints())
+            if (place := self._stores.to_look_up()) is not None:
+                self._stores.found(await self._looked_up(place))
+                if self._stores.is_over:
+                    return f"{place} is to lead, and was tried"
             async with asyncio.timeout(self._times.connect_s):
                 await self._connect()
         except TimeoutError:

@@ -47,7 +47,7 @@ def connect(address: WireAddress, tls: TlsContext | None, times: BlockingTimes, 
     stores = ConnectionRound(_endpoints(address.ports))
     while True:
         try:
-            return BlockingLink(_open_socket(stores.next(), tls, times), hello, times)
+            return BlockingLink(_open_socket(_next(stores), tls, times), hello, times)
         except HandshakeRefused as error:
             if error.reason != RefusedReason.NOT_LEADER:
                 raise
@@ -57,6 +57,15 @@ def connect(address: WireAddress, tls: TlsContext | None, times: BlockingTimes, 
         except (OSError, StoreAway, WireError):
             if stores.is_over:
                 raise
+
+
+def _next(stores: ConnectionRound) -> Endpoint:
+    """Raises OSError if the name of the leader is not known, StoreAway if nothing is left to try."""
+    if (place := stores.to_look_up()) is not None:
+        stores.found(_endpoints((place,)))
+    if stores.is_over:
+        raise StoreAway(f"{place} is to lead, and was tried")
+    return stores.next()
 
 
 def _endpoints(ports: tuple[StorePort, ...]) -> list[Endpoint]:

@@ -38,6 +38,35 @@ def test_a_leader_that_is_no_address_of_the_user_is_tried_too() -> None:
     assert tried(stores) == [Endpoint("10.0.0.9", "10.0.0.9", 7701)]
 
 
+def test_the_leader_has_a_name() -> None:
+    stores = ConnectionRound([A, B, C])
+    stores.next()
+    stores.leader("store-3:7700")
+    assert stores.to_look_up() is None
+    assert tried(stores) == [C, B]
+
+
+def test_the_leader_has_a_name_that_is_looked_up() -> None:
+    stores = ConnectionRound([A])
+    stores.next()
+    stores.leader("store-9:7701")
+    assert stores.to_look_up() == StorePort("store-9", 7701)
+    stores.found([Endpoint("store-9", "10.0.0.9", 7701), A])
+    assert tried(stores) == [Endpoint("store-9", "10.0.0.9", 7701)]
+    stores.leader("store-9:7701")  # it does not lead either
+    assert tried(stores) == []
+
+
+def test_stores_that_name_new_names_do_not_keep_a_round_going() -> None:
+    stores = ConnectionRound([A])
+    stores.next()
+    looked_up = 0
+    while stores.to_look_up() is not None or not looked_up:
+        looked_up += 1
+        stores.leader(f"store-{looked_up}.example:7700")
+    assert looked_up < 20
+
+
 def test_stores_that_name_one_another_do_not_keep_a_round_going() -> None:
     stores = ConnectionRound([A, B])
     for _ in range(2):
@@ -46,9 +75,7 @@ def test_stores_that_name_one_another_do_not_keep_a_round_going() -> None:
     assert stores.is_over
 
 
-@pytest.mark.parametrize(
-    "leader", ["", "10.0.0.2", "somewhere:7700", "10.0.0.2:x", "10.0.0.2:99999", "u@10.0.0.2:1", "::1"]
-)
+@pytest.mark.parametrize("leader", ["", "10.0.0.2", "somewhere", "10.0.0.2:x", "10.0.0.2:99999", "u@10.0.0.2:1", "::1"])
 def test_invalid_leader_address_is_ignored(leader: str) -> None:
     stores = ConnectionRound([A, B])
     stores.next()
