@@ -120,7 +120,7 @@ _FLOWS: tuple[Figure[GroupPage], ...] = (
     Figure(
         "penstock_flow_lost_records_total",
         "counter",
-        "Records that Kafka deleted before the flow had read them.",
+        "Messages that were gone before the flow took them: deleted by Kafka, or dropped by retention.",
         _by_flow(lambda work: work.lost),
         "group",
     ),

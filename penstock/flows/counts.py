@@ -8,13 +8,20 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from penstock.sdk.errors import ClientError, StoreRefused
+from penstock.sdk.errors import ClientError, ConnectionLost, StoreRefused, TimedOut
 from penstock.sdk.subscription import Subscription
 from store.state.consumer_work import MOST_ERROR_CHARACTERS, ConsumerWork
+from store.wire.messages import FailureCode
 
 log = logging.getLogger("penstock.flows")
 
 TOLD_EVERY_S: Final = 2.0
+PASSES: Final = (FailureCode.STORE_FULL, FailureCode.UNAVAILABLE)
+
+
+def may_pass(error: ClientError) -> bool:
+    """Whether the store may do later what it does not do now: it is away, or its disk is full."""
+    return isinstance(error, ConnectionLost | TimedOut) or (isinstance(error, StoreRefused) and error.code in PASSES)
 
 
 class FlowCounts:
@@ -22,7 +29,7 @@ class FlowCounts:
 
     def __init__(self) -> None:
         self.taken = self.passed = self.sent = self.failed = self.dead = 0
-        self.lost = 0  # gone before it was read, from Kafka
+        self.lost = 0  # gone before it was read
         self.lag: int | None = None  # what waits in Kafka, or in a queue of AMQP
         self.error = ""
         self.error_ms = 0

@@ -74,8 +74,12 @@ class SinkGate:
             log.warning("flow %s: %s; it waits for it", self._flow, error)
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self._tries, 30), LONGEST_PAUSE_S) * (0.5 + self._chance() / 2)
         self._tries += 1
+        await self.pause(max(error.after_s or 0.0, pause_s))
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for so long, or until stop()."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(error.after_s or 0.0, pause_s)):
+            async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
     def answered(self, outages: int) -> None:

@@ -12,10 +12,10 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Final
 
-from penstock.flows.counts import FlowCounts, tell_store
+from penstock.flows.counts import FlowCounts, may_pass, tell_store
 from penstock.flows.definition import Flow
 from penstock.flows.errors import SinkAway, SinkFailed, SinkLost, SinkRefused, Unfit
 from penstock.flows.events import FlowEvent, event_of
@@ -23,6 +23,7 @@ from penstock.flows.gate import SinkGate
 from penstock.flows.sink import Sink
 from penstock.sdk.client import Client
 from penstock.sdk.delivery import Deliveries, Delivery
+from penstock.sdk.errors import ClientError
 from penstock.sdk.group_options import MOST_WHY_CHARACTERS
 from penstock.sdk.subscription import Subscription
 from store.state.consumer_work import ConsumerWork
@@ -32,6 +33,8 @@ log = logging.getLogger("penstock.flows")
 INVISIBLE_S: Final = 30.0
 KEEP_EVERY_S: Final = INVISIBLE_S / 3
 GRACE_S: Final = 10.0
+PAUSE_S: Final = 1.0  # before the store is asked again that has no room for the group
+SAY_LOST_S: Final = 10.0  # between two lines about what is gone
 PREFETCH: Final = 2_000
 LOOKED_AT: Final = 64  # messages between two looks at the clock
 TURN_S: Final = 0.005  # of work before others have their turn
@@ -50,6 +53,7 @@ class FlowRunner:
         self._sending: set[asyncio.Task[None]] = set()
         self._lost: SinkLost | None = None
         self._held: dict[Deliveries, int] = {}  # batches, and how many of their messages are being sent
+        self._said_lost_s = 0.0
         self._at_work: dict[int, asyncio.Task[None]] = {}  # by log_offset: what is being sent
 
     def stop(self) -> None:
@@ -60,24 +64,13 @@ class FlowRunner:
 
     async def run(self) -> None:
         """Until stop(). Raises ClientError if the store refuses the group, SinkLost."""
-        said = self.flow.said
-        self._subscription = self._client.subscribe(
-            said.from_,
-            group=self.flow.group,
-            start=said.start or None,
-            prefetch=PREFETCH,
-            invisible=INVISIBLE_S,
-            max_deliveries=0,
-            ordered=said.ordered,
-            retry_after=said.retry_after_s,
-            retry_most=max(said.retry_most_s, said.retry_after_s),
-        )
-        beside = [
-            asyncio.create_task(self._keep_held()),
-            asyncio.create_task(tell_store(self.flow.name, self._subscription, self._work)),
-        ]
+        beside = [asyncio.create_task(self._keep_held())]
         try:
-            async with self._subscription as messages:
+            async with AsyncExitStack() as stack:
+                messages = await self._entered(stack)
+                if messages is None:
+                    return
+                beside.append(asyncio.create_task(tell_store(self.flow.name, messages, self._work)))
                 await self._open_sink(messages)
                 async for batch in messages.batches():
                     await self._take(batch)
@@ -93,6 +86,35 @@ class FlowRunner:
 
     def _work(self) -> ConsumerWork:
         return self.counts.work(self.gate.outages, bool(self.gate.away))
+
+    async def _entered(self, stack: AsyncExitStack) -> Subscription | None:
+        """Become a consumer of the group, once the store has room to note a new one. None: stop() came before.
+
+        Raises ClientError if the store refuses the group.
+        """
+        said, why = self.flow.said, ""
+        while not self.gate.is_stopping:
+            self._subscription = self._client.subscribe(
+                said.from_,
+                group=self.flow.group,
+                start=said.start or None,
+                prefetch=PREFETCH,
+                invisible=INVISIBLE_S,
+                max_deliveries=0,
+                ordered=said.ordered,
+                retry_after=said.retry_after_s,
+                retry_most=max(said.retry_most_s, said.retry_after_s),
+            )
+            try:
+                return await stack.enter_async_context(self._subscription)
+            except ClientError as error:
+                if not may_pass(error):
+                    raise
+                if str(error) != why:
+                    why = str(error)
+                    log.warning("flow %s: %s; it is tried again", self.flow.name, error)
+            await self.gate.pause(PAUSE_S)
+        return None
 
     async def _open_sink(self, subscription: Subscription) -> None:
         while not self.gate.is_stopping:
@@ -120,6 +142,8 @@ class FlowRunner:
             if not number % LOOKED_AT and time.monotonic() > ends_s:
                 await asyncio.sleep(0)
                 ends_s = time.monotonic() + TURN_S
+            if delivery.lost:
+                self._tell_lost(delivery)
             try:
                 if where is not None and not where.holds(delivery):
                     left_out.append(delivery)
@@ -142,6 +166,18 @@ class FlowRunner:
         if waiting:
             await self._start(batch, waiting, is_whole=len(waiting) == len(batch))
         self._let_go(batch)
+
+    def _tell_lost(self, delivery: Delivery) -> None:
+        self.counts.lost += delivery.lost
+        text = (
+            f"messages were gone before it took them: {self.counts.lost} so far, the newest before "
+            f"log_offset {delivery.log_offset}; have a tier, or raise store.retention_bytes"
+        )
+        self.counts.note(text)
+        now_s = time.monotonic()
+        if not self._said_lost_s or now_s - self._said_lost_s > SAY_LOST_S:
+            self._said_lost_s = now_s
+            log.warning("flow %s: %s", self.flow.name, text)
 
     async def _start(self, batch: Deliveries, items: list[tuple[Delivery, FlowEvent]], is_whole: bool = False) -> None:
         """Have them sent beside others, as soon as there is room. `is_whole`: they are all of the batch.

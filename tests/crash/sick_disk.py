@@ -92,7 +92,7 @@ class FullDisk:
             while file.write(bytes(4096)):
                 pass
 
-    def end(self, server: PenstockServer) -> None:
+    def end(self, server: PenstockServer | None = None) -> None:
         self._filler.unlink()
 
 

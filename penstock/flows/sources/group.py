@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from penstock.flows.counts import tell_store
+from penstock.flows.counts import may_pass, tell_store
 from penstock.flows.definition import Flow
 from penstock.sdk.client import Client
 from penstock.sdk.errors import ClientError, StoreRefused
@@ -31,7 +31,7 @@ class FlowGroup:
 
     async def run(self) -> None:
         """Until cancelled."""
-        name = self._flow.name
+        name, why = self._flow.name, ""
         while True:
             group = self._client.subscribe(
                 f"$flows/{name}/source", group=self._flow.group, start="now", prefetch=1, max_deliveries=0
@@ -40,10 +40,13 @@ class FlowGroup:
                 async with group:
                     await tell_store(name, group, self._work, self._heard)
                 break
-            except StoreRefused as error:
-                log.warning("flow %s: it cannot be paused, and its figures are not shown: %s", name, error)
-                break
-            except ClientError:
+            except ClientError as error:
+                if isinstance(error, StoreRefused) and not may_pass(error):
+                    log.warning("flow %s: it cannot be paused, and its figures are not shown: %s", name, error)
+                    break
+                if isinstance(error, StoreRefused) and str(error) != why:
+                    why = str(error)
+                    log.warning("flow %s: %s; it is tried again", name, error)
                 await asyncio.sleep(PAUSE_S)
         self._heard(False)
 
