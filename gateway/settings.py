@@ -242,6 +242,13 @@ class GatewaySettings:
             "doc": "Clients may publish to topics that begin with $ and are not among the server's own (docs/mqtt.md).",
         },
     )
+    direct_messages: bool = field(
+        default=False,
+        metadata={
+            "doc": "Each client gets what is published to $direct/CLIENT/..., CLIENT being its identifier, whatever it "
+            "subscribes to (docs/mqtt.md).",
+        },
+    )
     sys_interval_s: int = field(
         default=10,
         metadata={"doc": "How often the $SYS topics are published; 0 for never.", "at_least": 0},

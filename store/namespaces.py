@@ -25,6 +25,8 @@ NAME_PATTERN: Final = rf"[a-z0-9][a-z0-9-]{{0,{MOST_NAME_CHARACTERS - 1}}}"
 _NAME = re.compile(NAME_PATTERN)
 SERVER_LEVEL: Final = "$SYS"
 """First level of what servers say of themselves."""
+DIRECT_LEVEL: Final = "$direct"
+"""First level of what is sent straight to one client: `$direct/CLIENT/...`."""
 SERVERS_LEVELS: Final = frozenset({SERVER_LEVEL, "$share", "$delayed", "$dead"})
 """First levels reserved for the server, beside those that begin with `$ns:`; docs/mqtt.md describes each."""
 
@@ -99,6 +101,16 @@ class Namespace:
 
     def plain_client_id(self, client_id: str) -> str:
         return self._plain("/", client_id)
+
+    def direct_filter(self, client_id: str) -> str:
+        """The filter, for the log, of what is sent straight to a client; empty: nothing can be, as its identifier would
+        not be one level of a topic.
+
+        >>> Namespace("acme").direct_filter("$ns:acme/sensor-1"), DEFAULT.direct_filter("a/b")
+        ('$ns:acme$direct/sensor-1/#', '')
+        """
+        plain = self.plain_client_id(client_id)
+        return "" if not plain or any(each in plain for each in "/+#") else self.topic(f"{DIRECT_LEVEL}/{plain}/#")
 
     def group(self, name: str) -> str:
         return self._named(":", name)

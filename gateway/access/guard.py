@@ -37,6 +37,7 @@ class Guard:
         self._events = core.events
         self._audit = core.audit
         self._soon = core.scheduler.soon
+        self._has_direct = core.settings.direct_messages
         self.refused: Counter[str] = Counter(
             {"publish": 0, "subscribe": 0, "will": 0, "taken_away": 0, "session": 0, "withheld": 0, "left": 0}
         )
@@ -187,7 +188,13 @@ class Guard:
         then: Callable[[int], None],
         replays: bool = False,
     ) -> None:
-        """Like may_subscribe(), but for a client identifier that the connection need not have yet."""
+        """Like may_subscribe(), but for a client identifier that the connection need not have yet.
+
+        What is sent straight to a client it may have: who may publish there decides.
+        """
+        if self._has_direct and topic_filter == connection.names.direct_filter(client_id) and not replays:
+            then(2)
+            return
         try:
             group, _ = split_shared(topic_filter)
         except ProtocolError:

@@ -21,10 +21,11 @@ from gateway.sessions.core import Core
 from gateway.sessions.session import Session, restored
 from notify.owners import ClaimDenied
 from store.namespaces import MARK, is_reserved, is_servers_own
-from store.state.changes import Progress, SessionClosed, SessionOpened, WillState
+from store.state.changes import Progress, SessionClosed, SessionOpened, Subscribed, SubscriptionState, WillState
 from store.state.sessions import NEVER_EXPIRES_S, SessionState, renewed
 
 GRACE = 1.5
+NEVER = 2  # retain handling: no retained messages [MQTT-3.3.1-11]
 
 
 @dataclass(slots=True)
@@ -208,11 +209,24 @@ class SessionRegistry:
             connection.keep_will = False
             connection.close(ReasonCode.PACKET_TOO_LARGE, "its maximum_packet_size is less than CONNACK takes")
             return
+        known = [] if state is None else list(state.subscriptions.values())
+        if self._settings.direct_messages:
+            known += self._direct(session, known)
         if session.logged:
             connection.wait()  # nothing may overtake the CONNACK [MQTT-3.2.0-1]
-            self._journal.when_safe(connection, lambda: self._opened(session, state, connack))
+            self._journal.when_safe(connection, lambda: self._opened(session, known, connack))
         else:
-            self._opened(session, state, connack)
+            self._opened(session, known, connack)
+
+    def _direct(self, session: Session, known: Sequence[SubscriptionState]) -> list[SubscriptionState]:
+        """The subscription to what is sent straight to a client, if its session does not have it yet."""
+        topic_filter = session.connection.names.direct_filter(session.client_id)
+        if not topic_filter or any(each.topic_filter == topic_filter for each in known):
+            return []
+        direct = [SubscriptionState(topic_filter, 2, retain_handling=NEVER, since=self._store.queues.end)]
+        if session.expiry_s:
+            self._journal.record(Subscribed(session.client_id, direct))
+        return direct
 
     def _configure(self, opening: _Opening, session: Session, is_renewed: bool) -> None:
         connection, connect = opening.connection, opening.connect
@@ -229,7 +243,7 @@ class SessionRegistry:
         connection.alias_limit = min(connect.properties.topic_alias_maximum or 0, self._settings.max_topic_aliases_out)
         connection.tells_problems = connect.properties.request_problem_information is not False
 
-    def _opened(self, session: Session, state: SessionState | None, connack: bytes) -> None:
+    def _opened(self, session: Session, known: list[SubscriptionState], connack: bytes) -> None:
         """Send the CONNACK, as the opening is safe in the log, and begin to read where the last connection ended."""
         if session.link is None:
             return
@@ -239,7 +253,7 @@ class SessionRegistry:
         link.max_packet_in = self._settings.maximum_packet_size_bytes
         link.opened_ms = link.turn.now_ms
         link.behind = True  # nothing is delivered before all readers are there
-        self._reading.begin(session, [] if state is None else list(state.subscriptions.values()))
+        self._reading.begin(session, known)
 
     def _expiry_s(self, connect: Connect) -> int:
         """A session of MQTT 3.1.1 without the clean flag never ends; each is cut to max_session_expiry_s."""
