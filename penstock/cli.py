@@ -26,6 +26,7 @@ LEAVES = (
     "store.records._records",
     "lightqueue.queues._queues",
     "gateway.mqtt._addresses",
+    "gateway.mqtt._dealt",
     "gateway.mqtt._inflight",
     "gateway.mqtt._mqtt",
     "loadtest.devices._swarm",

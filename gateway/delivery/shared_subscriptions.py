@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from gateway.delivery.expander import EXPANDED_BYTES, Expander
-from gateway.mqtt._mqtt import Delivery, cross, deal
+from gateway.mqtt._dealt import DealtMessage
+from gateway.mqtt._mqtt import cross, deal
 from gateway.mqtt.topics import split_shared
 from gateway.sessions.core import Core
 from gateway.sessions.group_subscription import GroupSubscription, HandedRange
@@ -340,7 +341,7 @@ class SharedSubscriptions:
         retain, ids = record.retain and subscription.retain_as_published, share.subscription_ids
         is_own = qos == 2 and session.expiry_s > 0
         outgoing = HeldMessage(record.log_offset, qos, retain, ids)
-        delivery = Delivery(share, serial, queue_offset, record.log_offset, qos)
+        delivery = DealtMessage(share, serial, queue_offset, record.log_offset, qos)
         packet_id, is_again = _hold(session, record.log_offset, outgoing if is_own else delivery) if qos else (0, False)
         packet = link.encode_publish(records, i, qos, packet_id, is_again, retain, ids)
         if packet is None or not qos:  # expired, or too large for this client
@@ -414,7 +415,7 @@ def _consumer(client_id: str) -> str:
     return client_id[: MOST_CONSUMER_CHARACTERS - len(digest)] + digest
 
 
-def _hold(session: Session, log_offset: int, item: HeldMessage | Delivery) -> tuple[int, bool]:
+def _hold(session: Session, log_offset: int, item: HeldMessage | DealtMessage) -> tuple[int, bool]:
     """Put a message in flight. Returns its packet_id, and whether the client may have been sent it before.
 
     A message that went back to the group when the last connection ended gets the packet_id that it had, if it is free.

@@ -19,7 +19,8 @@ from gateway.handover.state import (
     HandedSession,
     HandedShare,
 )
-from gateway.mqtt._mqtt import Deliveries, Delivery, Reader
+from gateway.mqtt._dealt import DealtMessage, DealtShare
+from gateway.mqtt._mqtt import Reader
 from gateway.sessions.connection import Connection
 from gateway.sessions.group_subscription import GroupSubscription
 from gateway.sessions.session import (
@@ -121,7 +122,9 @@ def handed_replay(replay: HistoryReplay) -> HandedReplay:
     )
 
 
-def _handed_share(share: GroupSubscription[Session], deliveries: dict[int, Delivery], place_of: PlaceOf) -> HandedShare:
+def _handed_share(
+    share: GroupSubscription[Session], deliveries: dict[int, DealtMessage], place_of: PlaceOf
+) -> HandedShare:
     assert share.seat is not None
     return HandedShare(
         subscription=share.subscription,
@@ -133,7 +136,7 @@ def _handed_share(share: GroupSubscription[Session], deliveries: dict[int, Deliv
     )
 
 
-def _handed_delivery(packet_id: int, delivery: Delivery) -> HandedDelivery:
+def _handed_delivery(packet_id: int, delivery: DealtMessage) -> HandedDelivery:
     return HandedDelivery(
         packet_id=packet_id,
         serial=delivery.serial,
@@ -249,9 +252,9 @@ def _take_share(handed: HandedShare, session: Session, parts: SessionParts) -> N
     parts.shared.is_seated(share, parts.seat_of(handed.consumer, parts.shared.handed_to(share)))
 
 
-def _delivery(handed: HandedDelivery, share: Deliveries) -> Delivery:
+def _delivery(handed: HandedDelivery, share: DealtShare) -> DealtMessage:
     """The group may be told of a settled delivery again, which it ignores."""
-    delivery = Delivery(share, handed.serial, handed.queue_offset, handed.log_offset, handed.qos)
+    delivery = DealtMessage(share, handed.serial, handed.queue_offset, handed.log_offset, handed.qos)
     delivery.released = handed.released
     return delivery
 

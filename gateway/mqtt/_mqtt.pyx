@@ -14,6 +14,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
+from gateway.mqtt._dealt cimport DealtMessage, DealtShare
 from gateway.mqtt._inflight cimport Inflight
 from lightqueue.queues._queues cimport Queue
 from lightqueue.queues._queues import LIVE
@@ -204,7 +205,7 @@ cdef class Link:
                 self.work(first, body, size, True)
                 return 0
             if first == 0x40 and size == 2 and self.inflight.keeps(<uint8_t>body[0] << 8 | <uint8_t>body[1]):
-                if not settle_delivery(self, <uint8_t>body[0] << 8 | <uint8_t>body[1]):
+                if not settle_dealt(self, <uint8_t>body[0] << 8 | <uint8_t>body[1]):
                     self.work(first, body, size, True)
                 return 0
             if first == 0xC0 and size == 0:
@@ -486,7 +487,7 @@ cdef class Link:
 include "parts/_lost.pxi"
 include "parts/_delivering.pxi"
 include "parts/_fan_out.pxi"
-include "parts/_deliveries.pxi"
+include "parts/_dealing.pxi"
 include "parts/_held.pxi"
 include "parts/_sockets.pxi"
 include "parts/_moving.pxi"

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from gateway.mqtt._mqtt import Deliveries, Delivery
+from gateway.mqtt._dealt import DealtMessage, DealtShare
 from notify.api import GroupConsumer
 from store.records._records import Records
 from store.state.changes import SubscriptionState
@@ -43,7 +43,7 @@ class HandedRange:
         self.number -= number
 
 
-class GroupSubscription(Deliveries, Generic[SessionT]):
+class GroupSubscription(DealtShare, Generic[SessionT]):
     """One shared subscription of one session."""
 
     def __init__(
@@ -68,10 +68,10 @@ class GroupSubscription(Deliveries, Generic[SessionT]):
         self.settling: set[int] = set()  # queue_offsets that the client has acknowledged, but the log does not have
         self._has_work = has_work
 
-    def was_settled(self, delivery: Delivery) -> None:
+    def was_settled(self, dealt: DealtMessage) -> None:
         """The client has acknowledged a delivery, so the group is told. Plain PUBACKs are told once a turn."""
-        if delivery.qos == 2:
-            self.settling.add(delivery.queue_offset)
+        if dealt.qos == 2:
+            self.settling.add(dealt.queue_offset)
         self._has_work(self)
 
     @property

@@ -60,7 +60,7 @@ class HeldMessage:
     released: bool = False
     owed: bool = False  # a retained message for a new subscription
     lost: int = 0  # messages in front of it that are lost, until it is sent
-    is_shared: ClassVar[bool] = False  # as a Delivery is
+    is_shared: ClassVar[bool] = False  # as a DealtMessage is
 
 
 @dataclass(frozen=True, slots=True)

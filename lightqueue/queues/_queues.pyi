@@ -17,7 +17,7 @@ LIVE: int
 
 class Queue:
     readers: list[Any] | None
-    """Of the gateway's Delivery, which alone sets it: a dict there would cost a look-up for each queue that grew."""
+    """Of the gateway's Deliverer, which alone sets it: a dict there would cost a look-up for each queue that grew."""
     watchers: int
     """This and the three below: of the QueueTable; in a gateway apart there is none, and they stay as they are."""
     holders: int

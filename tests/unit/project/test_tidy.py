@@ -26,8 +26,10 @@ PACKAGES = ("penstock", "gateway", "notify", "lightqueue", "store", "loadtest")
 SAME_NAMES_ALLOWED: dict[str, str] = {
     name: why
     for names, why in (
-        ("Client Pending Reading Subscription", "the client that waits has the asyncio client's names"),
-        ("Deliveries Delivery", "so here, and their names are public; those of a gateway are compiled"),
+        (
+            "Client Deliveries Delivery Pending Reading Subscription",
+            "the client that waits has the asyncio client's names",
+        ),
         ("Disconnect Publish", "a packet of MQTT and a message of the wire are called as their protocols call them"),
         ("Receipt", "both of that"),
         ("RecordBatch", "the compiled one and its substitute in an install without compiled modules"),
