@@ -49,6 +49,7 @@ log = logging.getLogger("penstock.wire")
 HEAD_ROOM_BYTES = 4_096  # of a frame, or of what an append takes in the log, for what is not a peer's records
 LATE_S = 0.25  # a tick that comes later than so long after the one before says that this process stood still
 RETRY_S = 1.0
+FIND_LEADER_S = 5.0  # more than its lease for a peer of a cluster's last leader: it may wait for that one at first
 MOST_FOLLOWED = 1_000_000
 MOST_FOLLOWED_BY_CLIENT = 10_000  # each costs the store's memory a live queue
 CHECK_CLIENTS_S = 30.0
@@ -196,7 +197,8 @@ class Peers:
         self._store_name = store_name
         self._events = RateLimitedLog(log)
         self._ticked_s = now_s = clock()
-        self._peers = {name: Peer(name, LocalStore(hub, member), hub, now_s) for name, member in hub.returning.items()}
+        back_s = now_s + (FIND_LEADER_S if hub.messages.log.kept is not None else 0.0)
+        self._peers = {name: Peer(name, LocalStore(hub, member), hub, back_s) for name, member in hub.returning.items()}
         self._names = PeerNames(self._peers, hub.messages.peers)
         self.groups = GroupRequests(hub.consumers, answer_bytes, clock, self._names.shown)
         self._departures: deque[tuple[str, Departure]] = deque()  # and the name that the log is to forget, if it is

@@ -34,6 +34,11 @@ class ReplicaTimes:
         """An answer of Kafka that takes longer means that it was away."""
         return 2 * self.heartbeat_s
 
+    @property
+    def return_s(self) -> float:
+        """After Kafka was away, a standby gives the leader so long to find it again: what was silent then was Kafka."""
+        return max(self.lease_s, 2 * self.patience_s)
+
 
 class LeaderLease:
     """The time for which a leader serves."""
@@ -57,17 +62,12 @@ class LeaderSilence:
         """The listener begins at `now_s`, so frames may have come until then."""
         self._times = times
         self._heard_s = self._answered_s = now_s
-        self._over_s = now_s + self._longer_s
-
-    @property
-    def _longer_s(self) -> float:
-        """The failover time after an outage: two heartbeats longer, so that the leader can find Kafka again."""
-        return self._times.failover_s + 2 * self._times.heartbeat_s
+        self._over_s = now_s + times.failover_s
 
     def answered(self, now_s: float) -> None:
         """A fetch was answered, with whatever."""
         if not self._is_answered(now_s):
-            self._over_s = max(self._over_s, now_s + self._longer_s)
+            self._over_s = max(self._over_s, now_s + self._times.return_s)
         self._answered_s = now_s
 
     def heard(self, now_s: float) -> None:

@@ -1,20 +1,27 @@
-"""A leader that is killed, stands still, or loses Kafka while it is published to: what was acknowledged is there."""
+"""A leader that is killed, stands still, or loses Kafka under load: what was acknowledged is there, and all goes on."""
 
+import asyncio
 import random
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import quantiles
 
 import pytest
 
 from penstock.sdk.errors import ClientError
 from penstock.sync import Client
+from tests.support.cluster_load import ClusterGateways, ClusterLoad
+from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_cluster import kafka_cluster as kafka_cluster
 from tests.support.replicated_stores import ClusterStore, ReplicatedStores, url, wait_for
 from tests.support.replicated_stores import stores as stores
 
+Fault = Callable[[ClusterStore], None]
+
+AROUND = 40  # messages of each publisher before a fault, and after it
 BEFORE = 300  # messages that are acknowledged before a fault
 BEHIND = 300  # and after it
 NOTICED_S = 0.5
@@ -69,105 +76,153 @@ def stored(leader: ClusterStore) -> list[int]:
         return [int(message.payload.split()[0]) for message in client.read("numbers")]
 
 
-def go_through(
-    stores: ReplicatedStores, fault: Callable[[ClusterStore], None], mend: Callable[[ClusterStore], None]
-) -> Publisher:
-    """Publish through a fault of the leader; another store takes over, and the old leader follows it."""
+async def go_through(
+    stores: ReplicatedStores, folder: Path, seed: int, fault: Fault, until_led: Fault, mend: Fault
+) -> None:
+    """All that users do goes on through a fault of the first store, or of what it needs, and the logs become equal."""
     first = stores.start()
     stores.leads(first)
     second = stores.start()
-    publisher = Publisher(stores)
+    gateways = ClusterGateways(folder, stores.all)
+    load = ClusterLoad(gateways, stores.all, seed)
     try:
-        publisher.more(BEFORE)
-        fault(first)
-        stores.leads(second)
-        publisher.more(BEHIND)
-        mend(first)
-        publisher.more(BEHIND)
+        async with load.running():
+            await load.publish(AROUND)
+            await load.retain()
+            await load.connect_with_wills()
+            await load.delay(0, 2, 5)  # before the fault, while nobody leads, and after it
+            load.allow(AROUND)
+            fault(first)
+            load.die()
+            retaining = asyncio.create_task(load.retain())
+            await asyncio.to_thread(until_led, second)
+            await load.publish(AROUND)
+            await retaining
+            await asyncio.to_thread(mend, first)
+            await load.publish(AROUND)
+            await load.settled()
+        await load.is_stored_once()
     finally:
-        publisher.stop()
+        gateways.close()
     wait_for(lambda: stores.log_of(first) == stores.log_of(second), "the logs are equal")
-    found = stored(second)
-    assert set(publisher.acknowledged) <= set(found)
-    assert found == sorted(set(found)), "each is there once, in order"
-    return publisher
 
 
+@pytest.mark.asyncio
 @pytest.mark.catalogue("L43")
-def test_a_leader_that_is_killed(stores: ReplicatedStores) -> None:
-    go_through(stores, ClusterStore.kill, ClusterStore.start)
+async def test_a_leader_that_is_killed(stores: ReplicatedStores, tmp_path: Path, seed: int) -> None:
+    await go_through(stores, tmp_path, seed, ClusterStore.kill, stores.leads, ClusterStore.start)
 
 
-def test_a_leader_that_stands_still_and_wakes_up(stores: ReplicatedStores) -> None:
+@pytest.mark.asyncio
+async def test_a_leader_that_stands_still_and_wakes_up(stores: ReplicatedStores, tmp_path: Path, seed: int) -> None:
     def wake(store: ClusterStore) -> None:
         store.resume()
         wait_for(lambda: store.role == "follows", "it knows that it leads no more")
 
-    go_through(stores, ClusterStore.pause, wake)
+    await go_through(stores, tmp_path, seed, ClusterStore.pause, stores.leads, wake)
 
 
-def test_kafka_is_away_and_comes_back(stores: ReplicatedStores, kafka_cluster: KafkaCluster) -> None:
-    """Longer than a standby waits: nobody takes over meanwhile, and all goes on without help."""
-    first = stores.start()
-    stores.leads(first)
-    second = stores.start()
-    publisher = Publisher(stores)
-    try:
-        publisher.more(BEFORE)
+@pytest.mark.asyncio
+async def test_kafka_is_away_and_comes_back(
+    stores: ReplicatedStores, kafka_cluster: KafkaCluster, tmp_path: Path, seed: int
+) -> None:
+    """Until the leader answers nobody any more: all goes on without help."""
+
+    def stop(_: ClusterStore) -> None:
         for broker in kafka_cluster.brokers:
             broker.stop()
+
+    def come_back(_: ClusterStore) -> None:
+        first = stores.all[0]
         try:
             wait_for(lambda: "all connections end" in first.log_text(), "the leader does not answer any more")
-            with pytest.raises(ClientError), Client(url(first), timeout_s=1.0) as client:
+            with pytest.raises(ClientError), Client(url(first), timeout_s=0.5) as client:
                 client.publish("others", b"not taken")
         finally:
             for broker in kafka_cluster.brokers:
                 broker.cont()
-        publisher.more(BEHIND)
-    finally:
-        publisher.stop()
-    wait_for(lambda: stores.log_of(first) == stores.log_of(second), "the logs are equal")
-    leader = next(each for each in stores.all if each.role == "ready")
-    found = stored(leader)
-    assert set(publisher.acknowledged) <= set(found)
-    assert found == sorted(set(found))
+
+    await go_through(stores, tmp_path, seed, stop, come_back, lambda _: None)
 
 
 @pytest.mark.nightly
-def test_forty_faults(stores: ReplicatedStores, kafka_cluster: KafkaCluster) -> None:
+@pytest.mark.asyncio
+async def test_a_leader_and_the_broker_that_leads_the_partition(
+    stores: ReplicatedStores, kafka_cluster: KafkaCluster, tmp_path: Path, seed: int
+) -> None:
+    dead: list[KafkaBroker] = []
+
+    def kill(store: ClusterStore) -> None:
+        dead.append(kafka_cluster.leader_of(stores.topic))
+        dead[0].kill()
+        store.kill()
+
+    def mend(store: ClusterStore) -> None:
+        dead[0].start()
+        store.start()
+
+    await go_through(stores, tmp_path, seed, kill, stores.leads, mend)
+
+
+KINDS = ("leader", "leader stands still", "standby", "broker", "leader and broker")
+
+
+def strike(stores: ReplicatedStores, cluster: KafkaCluster, kind: str) -> Callable[[], None]:
+    """One fault of a kind; what is returned mends it."""
+    leader = next(each for each in stores.all if each.role == "ready")
+    (standby,) = (each for each in stores.all if each is not leader)
+    wait_for(lambda: standby.role == "follows", "the other one follows")
+    broker = cluster.leader_of(stores.topic) if "broker" in kind else None
+    if broker is not None:
+        broker.kill()
+    target = standby if kind == "standby" else leader
+    if kind == "leader stands still":
+        target.pause()
+    elif kind != "broker":
+        target.kill()
+
+    def mend() -> None:
+        if kind == "leader stands still":
+            target.resume()
+            wait_for(lambda: target.role == "follows", "it knows that it leads no more")
+        elif kind != "broker":
+            target.start()
+        if broker is not None:
+            broker.start()
+
+    return mend
+
+
+@pytest.mark.nightly
+@pytest.mark.asyncio
+async def test_forty_faults(stores: ReplicatedStores, kafka_cluster: KafkaCluster, tmp_path: Path, seed: int) -> None:
     """SIGKILL and SIGSTOP of whoever leads, of the standby, of the broker that leads the partition, and of two of them
     together.
     """
-    chance = random.Random(42)
+    chance = random.Random(seed)
     stores.leads(stores.start())
     stores.start()
+    gateways = ClusterGateways(tmp_path, stores.all)
+    load = ClusterLoad(gateways, stores.all, seed)
     publisher = Publisher(stores)
-    kinds = ("leader", "leader stands still", "standby", "broker", "leader and broker")
     try:
-        for number in range(NIGHTLY_FAULTS):
-            kind = kinds[number % len(kinds)]
-            publisher.more(BEFORE)
-            leader = next(each for each in stores.all if each.role == "ready")
-            (standby,) = (each for each in stores.all if each is not leader)
-            wait_for(lambda: standby.role == "follows", "the other one follows")  # noqa: B023 - waited for here
-            target = standby if kind == "standby" else leader
-            broker = kafka_cluster.leader_of(stores.topic) if "broker" in kind else None
-            time.sleep(chance.random() / 2)  # so that faults come at any moment
-            if broker is not None:
-                broker.kill()
-            if kind == "leader stands still":
-                target.pause()
-            elif kind != "broker":
-                target.kill()
-            publisher.more(BEHIND)
-            if kind == "leader stands still":
-                target.resume()
-                wait_for(lambda: target.role == "follows", "it knows that it leads no more")  # noqa: B023
-            elif kind != "broker":
-                target.start()
-            if broker is not None:
-                broker.start()
+        async with load.running():
+            for number in range(NIGHTLY_FAULTS):
+                await asyncio.to_thread(publisher.more, BEFORE)
+                await load.connect_with_wills()
+                await load.retain()
+                await load.delay(1, 6)
+                load.allow(AROUND)
+                await asyncio.sleep(chance.random() / 2)  # so that faults come at any moment
+                mend = await asyncio.to_thread(strike, stores, kafka_cluster, KINDS[number % len(KINDS)])
+                load.die()
+                await asyncio.to_thread(publisher.more, BEHIND)
+                await asyncio.to_thread(mend)
+                await load.publish(AROUND)
+                await load.settled()
+        await load.is_stored_once()
     finally:
+        gateways.close()
         publisher.stop()
     first, second = stores.all
     wait_for(lambda: stores.log_of(first) == stores.log_of(second), "the logs are equal")

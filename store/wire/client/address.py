@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -100,8 +100,10 @@ def endpoint_of(place: StorePort) -> Endpoint | None:
 class ConnectionRound:
     """The endpoints of a store or of a cluster, each to be tried once; the leader next, where a store names it."""
 
-    def __init__(self, found: Iterable[Endpoint] = ()) -> None:
-        self._left = deque(dict.fromkeys(found))
+    def __init__(self, found: Iterable[Endpoint] = (), silent: Collection[Endpoint] = ()) -> None:
+        """`silent`: those that said nothing lately; they come last, also if a store says that one of them leads."""
+        self._silent = {each[1:] for each in silent}
+        self._left = deque(sorted(dict.fromkeys(found), key=self._is_silent))
         self._known = list(self._left)
         self._tried: set[tuple[str, int]] = set()
         self._looked_up: set[StorePort] = set()
@@ -142,4 +144,8 @@ class ConnectionRound:
         """Where the leader is: these are tried next."""
         first = [each for each in endpoints if each[1:] not in self._tried]
         ports = {each[1:] for each in first}
-        self._left = deque((*first, *(each for each in self._left if each[1:] not in ports)))
+        others = [each for each in self._left if each[1:] not in ports]
+        self._left = deque(sorted((*first, *others), key=self._is_silent))
+
+    def _is_silent(self, endpoint: Endpoint) -> bool:
+        return endpoint[1:] in self._silent

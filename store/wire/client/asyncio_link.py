@@ -30,6 +30,8 @@ from store.wire.messages import Goodbye, Hello, RefusedReason, Role, Welcome
 from store.wire.sockets import unix_address, write
 
 LEAVING_S = 1.0
+SILENT_CONNECT_S = 1.0  # for an attempt at a store that said nothing lately, where there are others
+PATIENT_CONNECTS = 6  # a store that is alone may take so many times `connect_s` until it lets a peer in
 LEADERLESS_PAUSE_S = 0.2  # between the rounds of a cluster in which another store leads soon
 NO_CONNECTION = Hello([1], Role.CLIENT, "")
 IS_IT_RUNNING = "is it running, and is the address right?"
@@ -63,8 +65,11 @@ class AsyncioLink(asyncio.Protocol, ABC):
         self._session = PeerSession(NO_CONNECTION, self._send)
         self._stores = ConnectionRound()
         self._endpoint: Endpoint | None = None  # of the connection; None: of a Unix socket
+        self._silent: set[Endpoint] = set()  # that said nothing lately
+        self._is_alone = True  # there is one endpoint
         self._epochs = HighestEpoch()
         self._ended = asyncio.Event()
+        self._heard = asyncio.Event()  # by a Welcome, or by the end of the connection
         self._why = ""  # the connection ended
         self._longest_pause_s = times.longest_pause_s  # after the last attempt
         self._is_scheduled = False
@@ -144,19 +149,25 @@ class AsyncioLink(asyncio.Protocol, ABC):
     async def _connect_once(self) -> str:
         """Returns why the connection ended, or was not made."""
         self._ended.clear()
+        self._heard.clear()
         self._session = PeerSession(NO_CONNECTION, self._send)
         self._endpoint = None
         self._why = self._closed_without_a_word()
         try:
             if self._stores.is_over and not self._address.path:
-                self._stores = ConnectionRound(await self._endpoints())
+                found = await self._endpoints()
+                self._silent.intersection_update(found)
+                self._is_alone = len(set(found)) == 1
+                self._stores = ConnectionRound(found, self._silent)
             if (place := self._stores.to_look_up()) is not None:
                 self._stores.found(await self._looked_up(place))
                 if self._stores.is_over:
                     return f"{place} is to lead, and was tried"
-            async with asyncio.timeout(self._times.connect_s):
+            self._endpoint = self._stores.next() if not self._address.path else None
+            async with asyncio.timeout(self._connect_s):
                 await self._connect()
         except TimeoutError:
+            self._note_silence()
             return f"no answer; {IS_IT_RUNNING}"
         except WireError as error:
             return str(error)
@@ -165,17 +176,39 @@ class AsyncioLink(asyncio.Protocol, ABC):
         except OSError as error:
             return f"cannot connect ({error.strerror or error}); {IS_IT_RUNNING}"
         try:
-            await self._ended.wait()
+            await self._until_ended()
         finally:
             self._abort()
         return self._why
+
+    @property
+    def _connect_s(self) -> float:
+        """For an attempt at an endpoint."""
+        is_silent = self._endpoint in self._silent and not self._is_alone
+        return min(self._times.connect_s, SILENT_CONNECT_S) if is_silent else self._times.connect_s
+
+    async def _until_ended(self) -> None:
+        """A store that stands still takes connections, and says nothing."""
+        patience_s = self._connect_s * (PATIENT_CONNECTS if self._is_alone else 1)
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._heard.wait()
+        except TimeoutError:
+            self._note_silence()
+            self._end(f"no answer; {IS_IT_RUNNING}")
+        await self._ended.wait()
+
+    def _note_silence(self) -> None:
+        if self._endpoint is not None:
+            self._silent.add(self._endpoint)
 
     async def _connect(self) -> None:
         if self._address.path:
             with unix_address(Path(self._address.path)) as path:
                 await self._loop.create_unix_connection(lambda: self, path)
             return
-        self._endpoint = endpoint = self._stores.next()
+        endpoint = self._endpoint
+        assert endpoint is not None
         tls = self._tls()
         context = tls() if tls is not None else None
         name = endpoint.host if context is not None else None
@@ -252,6 +285,8 @@ class AsyncioLink(asyncio.Protocol, ABC):
                         raise WireError("it led the cluster before, and does not know of the store that leads now")
                     self._log.info("store %s: connected", self._address.url)
                     self._connected(event)
+                    self._silent.clear()
+                    self._heard.set()
                     self.welcomed.set()
                 else:
                     self._received(event)
@@ -273,6 +308,7 @@ class AsyncioLink(asyncio.Protocol, ABC):
         elif error is not None:
             self._why = f"connection lost ({error})"
         self._transport = None
+        self._heard.set()
         self._ended.set()
 
     def pause_writing(self) -> None:
@@ -319,4 +355,5 @@ class AsyncioLink(asyncio.Protocol, ABC):
         """Call this several times a second: it sends heartbeats, and ends the connection of a silent store."""
         self._session.beat(now_s)
         if self._session.is_silent(now_s, self._times.silent_heartbeats, self._times.silent_s):
+            self._note_silence()
             self._end("it is silent")

@@ -57,6 +57,13 @@ def test_the_leader_has_a_name_that_is_looked_up() -> None:
     assert tried(stores) == []
 
 
+def test_stores_that_say_nothing_come_last() -> None:
+    stores = ConnectionRound([A, B, C], [A])
+    assert stores.next() == B
+    stores.leader("10.0.0.1:7700")
+    assert tried(stores) == [C, A]
+
+
 def test_stores_that_name_new_names_do_not_keep_a_round_going() -> None:
     stores = ConnectionRound([A])
     stores.next()

@@ -13,7 +13,7 @@ from store.wire.frames import Frame
 from store.wire.handshake import ServerHandshake
 from store.wire.messages import Hello, Role, Welcome
 
-TIMES = LinkTimes(longest_pause_s=0.1, connect_s=5.0, silent_heartbeats=4, first_pause_s=0.01)
+TIMES = LinkTimes(longest_pause_s=0.1, connect_s=0.5, silent_heartbeats=4, first_pause_s=0.01)
 
 
 class LinkOfTest(AsyncioLink):
@@ -85,3 +85,29 @@ def test_a_store_that_led_before_is_refused() -> None:
 
     link = asyncio.run(connect())
     assert set(link.epochs) == {3}
+
+
+def test_a_store_that_says_nothing_is_left_for_the_next_one() -> None:
+    """As one that stands still: the system takes connections for it."""
+    tried: list[str] = []
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tried.append("silent")
+        await reader.read()
+        writer.close()
+
+    async def connect() -> LinkOfTest:
+        async with (
+            await asyncio.start_server(say_nothing, "127.0.0.1", 0) as silent,
+            await asyncio.start_server(leading(3), "127.0.0.1", 0) as leader,
+        ):
+            link = LinkOfTest(*(server.sockets[0].getsockname()[1] for server in (silent, leader)))
+            running = asyncio.create_task(link.run())
+            async with asyncio.timeout(20):
+                await link.welcomed.wait()
+            running.cancel()
+            return link
+
+    link = asyncio.run(connect())
+    assert link.epochs == [3]
+    assert tried == ["silent"]
