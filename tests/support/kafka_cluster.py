@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,24 +14,37 @@ from confluent_kafka.cimpl import NewTopic
 
 from loadtest.ports import free_port
 from tests.support.kafka_broker import START_TIMEOUT_S, KafkaBroker, KafkaNode, missing_for_kafka
+from tests.support.kafka_secured import KafkaSecured
 
 SMALL = {"num.partitions": 1, "offsets.topic.num.partitions": 1, "controller.quorum.election.timeout.ms": 1_000}
+FIRST_CONTROLLER = 101
 
 
 class KafkaCluster:
-    """Each node is broker and controller."""
+    """Each node is broker and controller, unless the controllers are nodes apart."""
 
-    def __init__(self, folder: Path, nodes: int = 3) -> None:
-        voters = {number: free_port() for number in range(1, nodes + 1)}
+    def __init__(self, folder: Path, nodes: int = 3, controllers: int = 0) -> None:
+        """`controllers`: how many nodes apart; 0: none."""
+        brokers = range(1, nodes + 1)
+        apart = range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers)
+        voters = {number: free_port() for number in apart or brokers}
+        folder.mkdir(exist_ok=True)
+        self.secured = KafkaSecured.made(folder)
 
         def started(number: int) -> KafkaBroker:
-            node = KafkaNode(number, controller_port=voters[number], voters=voters, settings=SMALL)
+            roles = tuple(role for role, ids in (("broker", brokers), ("controller", voters)) if number in ids)
+            port = voters.get(number, 0)
+            secured = replace(self.secured, port=free_port()) if number in brokers else None
+            node = KafkaNode(number, roles, controller_port=port, voters=voters, secured=secured, settings=SMALL)
             return KafkaBroker(folder / f"kafka-{number}", node)
 
-        with ThreadPoolExecutor(nodes) as starting:  # none is ready before most of them are there
-            begun = [starting.submit(started, number) for number in voters]
-        self.brokers = [each.result() for each in begun if each.exception() is None]
-        if len(self.brokers) < nodes:
+        numbers = (*brokers, *apart)
+        with ThreadPoolExecutor(len(numbers)) as starting:  # none is ready before most of them are there
+            begun = [starting.submit(started, number) for number in numbers]
+        found = [each.result() for each in begun if each.exception() is None]
+        self.brokers = [each for each in found if "broker" in each.node.roles]
+        self.controllers = [each for each in found if "broker" not in each.node.roles]
+        if len(found) < len(numbers):
             self.close()
             raise RuntimeError("; ".join(str(each.exception()) for each in begun if each.exception() is not None))
 
@@ -40,6 +54,10 @@ class KafkaCluster:
 
     def url(self, topic: str) -> str:
         return f"kafka://{self.servers}/{topic}"
+
+    def secured_url(self, topic: str) -> str:
+        servers = ",".join(each.node.secured.url for each in self.brokers if each.node.secured is not None)
+        return f"kafkas://{servers}/{topic}"
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.servers, "log_level": 0, "reconnect.backoff.max.ms": 200})
@@ -77,8 +95,8 @@ class KafkaCluster:
         return next(broker for broker in self.brokers if broker.node.node_id == found)
 
     def close(self) -> None:
-        for broker in self.brokers:
-            broker.close()
+        for node in (*self.brokers, *self.controllers):
+            node.close()
 
 
 @pytest.fixture(scope="session")
