@@ -29,6 +29,11 @@ class KafkaPlace(NamedTuple):
     topic: str
     config: dict[str, Any]
 
+    @property
+    def brokers(self) -> int:
+        """How many the URL names."""
+        return self.servers.count(",") + 1
+
 
 def named_place(url: str, login: KafkaLogin, client_id: str, logger: str) -> KafkaPlace:
     """The place that a URL names. `logger`: for what the library has to tell. Raises ValueError, which says why not."""

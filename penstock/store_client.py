@@ -44,6 +44,11 @@ class StoreClient:
         hello = Hello(list(VERSIONS), role, _own_name(), token, namespace="*")
         try:
             self._link = connect(address, None if tls is None else lambda: tls, times, hello)
+        except ssl.SSLCertVerificationError as error:
+            raise ConnectionFailed(
+                f"{address.url}: its certificate is not trusted ({error.verify_message}); name the authority that "
+                "signed it in gateway.store_ca_file"
+            ) from None
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConnectionFailed(

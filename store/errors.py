@@ -104,6 +104,7 @@ class DamagedInCluster(StoreError):
     """A store in a cluster is damaged. It writes no gap by itself: the logs of the other stores have none."""
 
     def __init__(self, folder: Path, reason: str) -> None:
+        self.reason = reason
         super().__init__(
             f"{folder}: {reason}; its log follows a topic of Kafka, and the other stores have all of it: with this "
             f"store stopped, `penstock cluster recover {folder}` copies the log of the store that leads"

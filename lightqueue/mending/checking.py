@@ -60,6 +60,7 @@ MEANING_OF = {
     CheckResult.UNREADABLE: "the folder cannot be read",
 }
 
+COPIES = "copies the log of the store that leads"
 SYNC_LOSES_NOTHING = "with store.flush = sync nothing is lost"
 
 
@@ -191,11 +192,11 @@ def _in_cluster(path: Path, damage: Damage, accepted: int) -> Damage:
     if damage.what == "log" and damage.start >= accepted and damage.kind in ("damaged", "unconfirmed", "torn"):
         do = "nothing: if it was acknowledged, Kafka has it"
         return replace(damage, start_does="cuts it off", do=do, verdict=CheckResult.INTACT)
-    do = f"penstock cluster recover {path} copies the log of the store that leads"
+    do = f"start it; penstock cluster recover {path} does it as well"
     if damage.kind == "changed":
-        return replace(damage, do=do)
+        return replace(damage, do=f"penstock cluster recover {path}, which {COPIES}")
     if damage.verdict == CheckResult.LOSS or (damage.what == "log" and damage.verdict == CheckResult.MENDS_ITSELF):
-        return replace(damage, start_does="refuses this folder", do=do, verdict=CheckResult.REFUSED)
+        return replace(damage, start_does=COPIES, do=do, verdict=CheckResult.MENDS_ITSELF)
     return replace(damage, do="nothing") if damage.what == "index" else damage
 
 

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from notify.links.address import StoreAddress
 from penstock.cluster.errors import NoStoreToCopy
@@ -119,14 +119,24 @@ def connect_to_leader(settings: Settings, address: StoreAddress) -> StoreClient:
     return store
 
 
+class CopyTask(NamedTuple):
+    """What is to be copied. `own_name`: of this store in its cluster; `least`: log_offset up to which it has accepted
+    the log, so a copy that ends before is none; `own`: what of the log need not come.
+    """
+
+    place: KafkaPlace
+    topic_id: str
+    own_name: str
+    least: int
+    own: OwnLog | None
+
+
 class CopyThread:
     """Owner of the thread that copies, until all is there or stop() is called."""
 
-    def __init__(self, settings: Settings, place: KafkaPlace, topic_id: str, own_name: str, own: OwnLog) -> None:
+    def __init__(self, settings: Settings, task: CopyTask) -> None:
         self._settings = settings
-        self._place = place
-        self._topic_id = topic_id
-        self._own_name, self._own = own_name, own
+        self._task = task
         self._events = RateLimitedLog(log)
         self._stopping = threading.Event()
         self._attempts = 0
@@ -161,7 +171,7 @@ class CopyThread:
 
     def _try(self) -> None:
         try:
-            address = other_stores(self._place, self._settings.cluster.stores, self._own_name)
+            address = other_stores(self._task.place, self._settings.cluster.stores, self._task.own_name)
             with connect_to_leader(self._settings, address) as store:
                 self._copy(address.url, store)
         except CopyStopped:
@@ -172,11 +182,14 @@ class CopyThread:
 
     def _copy(self, url: str, store: StoreClient) -> None:
         data: Path = self._settings.store.data
-        self._taking = copy = LogCopy(data, LeaderLog(store, self._stopping.is_set), self._own)
-        taken = copy.take(self._topic_id)
+        self._taking = copy = LogCopy(data, LeaderLog(store, self._stopping.is_set), self._task.own)
+        taken = copy.take(self._task.topic_id)
+        end, least = taken.given.mark.accepted, self._task.least
+        if end < least:
+            raise PenstockError(f"{url}: has it up to log_offset {end}, and this store has accepted it up to {least}")
         copy.commit()
         log.info(
             "copied the log of %s up to log_offset %d: %d bytes came from there",
-            *(url, taken.given.mark.accepted, taken.copied_bytes),
+            *(url, end, taken.copied_bytes),
         )
         self.is_complete = True

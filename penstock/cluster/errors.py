@@ -17,8 +17,8 @@ class TopicUnfit(UsageError):
 class KafkaUnreachable(PenstockError):
     """Kafka did not answer, or refused what the store needs."""
 
-    def __init__(self, topic: str, reason: str) -> None:
-        super().__init__(f"store.replicated_log: topic {topic} of Kafka: {reason}; see whether its brokers are there")
+    def __init__(self, topic: str, reason: str, remedy: str = "see whether its brokers are there") -> None:
+        super().__init__(f"store.replicated_log: topic {topic} of Kafka: {reason}; {remedy}")
 
 
 class PartitionLost(PenstockError):

@@ -32,7 +32,7 @@ from penstock.cluster.answers import (
     PartitionLeft,
     RecordsFetched,
 )
-from penstock.cluster.copying import CopyThread
+from penstock.cluster.copying import CopyTask, CopyThread
 from penstock.cluster.errors import PartitionLost
 from penstock.cluster.fetching import FrameFetcher
 from penstock.cluster.producing import FrameProducer
@@ -42,8 +42,10 @@ from penstock.config.settings import Settings
 from penstock.kafka_place import KafkaPlace
 from penstock.servers.logs import announce
 from penstock.servers.process import Stop, start_again
-from store.errors import HistoryElsewhere, NotLeading, ReplicationBehind, StoreError
+from store.errors import DamagedInCluster, HistoryElsewhere, NotLeading, ReplicationBehind, StoreError
+from store.files.folder import DataFolder
 from store.log.copied import discard_copying
+from store.log.mark_file import read_mark
 from store.log.replicated import replicated_in
 from store.mending.taking import OwnLog
 from store.ratelimit import RateLimitedLog
@@ -59,6 +61,7 @@ from store.replication.actions import (
 )
 from store.replication.clocks import ReplicaTimes
 from store.replication.frames import Leader
+from store.replication.judging import NOTHING_ACCEPTED, ReplicaMark
 from store.replication.replica import Replica, ReplicaRole
 from store.replication.sending import SendLimits
 from store.wire.client.address import StorePort
@@ -104,7 +107,13 @@ class ClusterMember:
 
     async def until_leading(self, stop: Stop, on_replayed: Callable[[int, int], None]) -> OpenStore | None:
         self._loop = asyncio.get_running_loop()
-        opened = OpenStore(self._settings, on_replayed=on_replayed, opens=replicated_in(self._topic.id), follows=True)
+        try:
+            opened = OpenStore(
+                self._settings, on_replayed=on_replayed, opens=replicated_in(self._topic.id), follows=True
+            )
+        except DamagedInCluster as error:
+            await self._copy_in_place_of_damaged(stop, error.reason)
+            return None
         self._standby = standby = Standby(opened, self._settings)
         mark = standby.log.keeper.kept
         self.leader_place = place_of(mark.leader)
@@ -123,7 +132,9 @@ class ClusterMember:
                 return None
             self.tick()
             if self._lacks_bytes:
-                await self._copy(stop)
+                self._close_frames()
+                await self._copy(stop, standby.log.accepted, OwnLog(standby.opened.folder.log, standby.log.accepted))
+                standby.close()
                 return None
             standby.tick(time.monotonic())
         standby.log.taker = self
@@ -132,12 +143,29 @@ class ClusterMember:
             self.take(header)
         return standby.lead(replica.epoch)
 
-    async def _copy(self, stop: Stop) -> None:
-        """Copy the log of the store that leads, and start again with it; return if this store is to stop."""
-        self._close_frames()
-        own = OwnLog(self._standby.opened.folder.log, self._standby.log.accepted)
+    async def _copy_in_place_of_damaged(self, stop: Stop, reason: str) -> None:
+        """The other stores have no gap where this one has damaged bytes, so all comes from the one that leads."""
+        data = self._settings.data
+        log.error("%s: %s; the log of the store that leads is copied", data, reason)
+        folder = DataFolder(data, self._settings.group_access)
+        try:
+            known = read_mark(data)
+            mark = known.mark if known is not None else NOTHING_ACCEPTED
+            self._progress = ProgressThread(
+                self._place, self._name, self._stores, lambda: LookedAt(mark, self._said(mark, False), None)
+            )
+            await self._copy(stop, mark.accepted, None)
+        finally:
+            folder.close()
+
+    async def _copy(self, stop: Stop, least: int, own: OwnLog | None) -> None:
+        """Copy the log of the store that leads, and start again with it; return if this store is to stop.
+
+        `least`: log_offset up to which this store has accepted the log. `own`: what of it need not come.
+        """
         announce("copies", self._me.address, topic=self._place.topic)
-        copying = self._copying = CopyThread(self._all_settings, self._place, self._topic.id, self._name, own)
+        where = CopyTask(self._place, self._topic.id, self._name, least, own)
+        copying = self._copying = CopyThread(self._all_settings, where)
         self._progress.tell_now()
         is_stopped = False
         while not (copying.is_over or is_stopped):
@@ -148,7 +176,6 @@ class ClusterMember:
         if not is_stopped:
             start_again()
         self._progress.close()
-        self._standby.close()
 
     async def _end_as_standby(self, replica: Replica) -> None:
         self._do(replica.stop(time.monotonic()))
@@ -161,12 +188,15 @@ class ClusterMember:
         replicated = self._standby.log
         mark = replicated.keeper.kept
         is_leading = self._replica.role is ReplicaRole.LEADER
+        return LookedAt(mark, self._said(mark, is_leading), replicated.given_offset)
+
+    def _said(self, mark: ReplicaMark, is_leading: bool) -> StoreReport:
         report = StoreReport(self._me.address, is_leading, mark.epoch, mark.accepted, time.time())
-        if self._copying is not None:
-            leader, done_bytes, of_bytes = self._copying.progress
-            copied = {"copies_from": leader, "copied_bytes": done_bytes, "copies_bytes": of_bytes}
-            report = msgspec.structs.replace(report, is_copying=True, **copied)
-        return LookedAt(mark, report, replicated.given_offset)
+        if self._copying is None:
+            return report
+        leader, done_bytes, of_bytes = self._copying.progress
+        copied = {"copies_from": leader, "copied_bytes": done_bytes, "copies_bytes": of_bytes}
+        return msgspec.structs.replace(report, is_copying=True, **copied)
 
     async def _keep_ticking(self) -> None:
         while not self._is_closed:
@@ -270,6 +300,7 @@ class ClusterMember:
                     self._standby.opened.epoch = epoch
                     self.leader_place = ""
                     self._leads.set()
+                    self._progress.tell_now()
                 case FollowLeader(epoch, leader):
                     self.leader_place = place_of(leader)
                     log.info("follows the leader at %s in epoch %d", leader.address, epoch)

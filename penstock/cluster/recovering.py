@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from lightqueue.mending.checking import CheckResult, Damage, check_own_folder
+from lightqueue.mending.checking import COPIES, CheckResult, Damage, check_own_folder
 from penstock.cluster.copying import LeaderLog, connect_to_leader, other_stores
 from penstock.cluster.errors import KafkaUnreachable, NotRecovered
 from penstock.cluster.place import replicated_place
@@ -28,7 +28,6 @@ from store.mending.taking import LogCopy
 from store.replication.frames import decode_frame
 
 KEPT: Final = "before-recover"
-COPIED_PARTS: Final = ("log", "index", "checkpoint")
 SHOWN: Final = 20
 
 
@@ -65,9 +64,9 @@ def recover(settings: Settings, name: str, gives_up_own: bool, say: Callable[[st
 
 
 def _damage(data: Path) -> list[Damage]:
-    """Why a start refuses the folder, or would serve what is not right. Raises OSError."""
-    wrong = (CheckResult.LOSS, CheckResult.REFUSED)
-    return [each for each in check_own_folder(data).damage if each.verdict in wrong and each.what in COPIED_PARTS]
+    """Why a start copies another store's log, or would serve what is not right. Raises OSError."""
+    damage = check_own_folder(data).damage
+    return [each for each in damage if each.start_does == COPIES or each.verdict == CheckResult.LOSS]
 
 
 def _fault(place: KafkaPlace, topic: ReplicatedTopic, known: KnownMark) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Final, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
@@ -13,6 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from penstock.cluster.errors import KafkaUnreachable, TopicUnfit
 from penstock.kafka_place import KafkaPlace
+from penstock.kafka_refusal import KafkaRefusal, refusal_of
 
 TIMEOUT_S: Final = 10.0
 LOOK_AGAIN_S: Final = 0.05
@@ -27,6 +29,11 @@ _WANTED: Final = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "unclean.leader.election.enable": "false",
+}
+REMEDIES: Final[dict[KafkaRefusal | None, str]] = {
+    "login": "cluster.kafka_password_file: correct it, or cluster.kafka_user or cluster.kafka_mechanism",
+    "certificate": "cluster.kafka_ca_file: give the authority that signed the brokers' certificates, and in "
+    "store.replicated_log the names that these are for",
 }
 T = TypeVar("T")
 
@@ -89,10 +96,31 @@ class TopicAdmin:
 
     def __init__(self, place: KafkaPlace) -> None:
         self._place = place
-        self._admin = AdminClient(dict(place.config))
+        self._refusals: list[KafkaError] = []
+        self._admin = AdminClient(place.config | {"error_cb": self._noted, "log_level": 0})  # an error says it
+
+    def _noted(self, error: KafkaError) -> None:
+        if refusal_of(error) is not None and len(self._refusals) <= self._place.brokers:
+            self._refusals.append(error)
 
     def _asked(self, ask: Callable[[], T]) -> T:
-        return asked(self._place.topic, ask)
+        self._admin.poll(0)
+        self._refusals.clear()  # from before
+        try:
+            return asked(self._place.topic, ask)
+        except KafkaUnreachable:
+            if self._refusals:
+                error = self._refusals[0]
+                raise KafkaUnreachable(self._place.topic, error.str(), REMEDIES[refusal_of(error)]) from None
+            raise
+
+    def _result(self, future: Future[T]) -> T:
+        """What brokers answer, unless one after the other lets nobody in. Raises KafkaException, TimeoutError."""
+        deadline_s = time.monotonic() + 2 * TIMEOUT_S
+        while not future.done() and time.monotonic() < deadline_s and len(self._refusals) <= self._place.brokers:
+            wait([future], LOOK_AGAIN_S)
+            self._admin.poll(0)
+        return future.result(0)
 
     def describe(self) -> ReplicatedTopic | None:
         """The topic; None: there is none."""
@@ -103,9 +131,9 @@ class TopicAdmin:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
             topics = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)
-            found = topics[topic].result(2 * TIMEOUT_S)
+            found = self._result(topics[topic])
             (described,) = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
-            config = {name: str(entry.value) for name, entry in described.result(2 * TIMEOUT_S).items()}
+            config = {name: str(entry.value) for name, entry in self._result(described).items()}
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -121,7 +149,7 @@ class TopicAdmin:
 
         def ask() -> None:
             (made,) = self._admin.create_topics([new], operation_timeout=TIMEOUT_S).values()
-            made.result(2 * TIMEOUT_S)
+            self._result(made)
 
         self._asked(ask)
         deadline_s = time.monotonic() + TIMEOUT_S
@@ -137,7 +165,7 @@ class TopicAdmin:
 
         def ask() -> None:
             (done,) = self._admin.delete_records([wanted], operation_timeout=TIMEOUT_S).values()
-            done.result(2 * TIMEOUT_S)
+            self._result(done)
 
         self._asked(ask)
 

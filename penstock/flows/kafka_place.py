@@ -8,6 +8,7 @@ from penstock.flows.definition import Flow
 from penstock.flows.errors import FlowError
 from penstock.flows.trust import trusted
 from penstock.kafka_place import SAY_KAFKA_URL, KafkaLogin, KafkaPlace, named_place
+from penstock.kafka_refusal import refusal_of
 
 
 def kafka_place(flow: Flow, field: str, url: str) -> KafkaPlace:
@@ -26,9 +27,9 @@ def kafka_place(flow: Flow, field: str, url: str) -> KafkaPlace:
 
 def refusal(error: KafkaError) -> str:
     """What of the flow is to be corrected, where brokers do not let it in or it does not trust them; empty: neither."""
-    match error.code():
-        case KafkaError._AUTHENTICATION | KafkaError.SASL_AUTHENTICATION_FAILED:
+    match refusal_of(error):
+        case "login":
             return "kafka.password: correct it, or kafka.user or kafka.mechanism"
-        case KafkaError._SSL:
+        case "certificate":
             return "ca_file: give the authority that signed the brokers' certificates, and the names that these are for"
     return ""

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from penstock.cli import app_for
 from penstock.sync import Client
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_cluster import kafka_cluster as kafka_cluster
 from tests.support.replicated_stores import ClusterStore, ReplicatedStores, status, url, wait_for
+from tests.support.stores import flip
 
-TOKEN = "a token of clients"
+TOKEN, OPERATOR = "a token of clients", "a token of operators"
 SEGMENT_BYTES = 2 << 20
 
 
@@ -23,7 +26,7 @@ def stores(tmp_path: Path, kafka_cluster: KafkaCluster) -> Iterator[ReplicatedSt
     """Kafka deletes what the first one has, whatever the second one lacks."""
     settings = {
         "cluster.stores": "store-0",
-        "wire.operator_token": "a token of operators",
+        "wire.operator_token": OPERATOR,
         "wire.client_token": TOKEN,
         "store.retention_bytes": 16 << 20,
         "store.retention_check_s": 1,
@@ -42,6 +45,10 @@ def publish(store: ClusterStore, messages: int) -> None:
 def read(store: ClusterStore) -> int:
     with Client(url(store), token=TOKEN) as client:
         return len(list(client.read("plant/#")))
+
+
+def roles(stores: ReplicatedStores) -> dict[str, str]:
+    return {row["store"]: row["role"] for row in status(stores)["stores"]}
 
 
 def deleted_in_kafka(stores: ReplicatedStores) -> None:
@@ -64,6 +71,7 @@ def test_a_store_with_an_empty_disk_copies_the_log(stores: ReplicatedStores) -> 
     assert list(copying.glob("*"))
     assert not list((second.data / "index").glob("*.sst"))
     second.start()  # it asks for a store to copy, and does not lead
+    wait_for(lambda: roles(stores)["store-1"] == "copies", "the second store has told Kafka that it copies")
     first.start()
     stores.leads(first)
     wait_for(lambda: stores.log_of(second) == stores.log_of(first), "the second store follows")
@@ -71,6 +79,30 @@ def test_a_store_with_an_empty_disk_copies_the_log(stores: ReplicatedStores) -> 
     first.kill()
     stores.leads(second)
     assert read(second) == messages > 100
+
+
+def test_a_damaged_store_copies_the_log(stores: ReplicatedStores, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = stores.start()
+    stores.leads(first)
+    second = stores.start()
+    publish(first, 3)
+    wait_for(lambda: stores.log_of(second) == stores.log_of(first), "the second store follows")
+    wait_for(lambda: status(stores)["leader"], "the first store has told Kafka where it is")
+    second.terminate()
+    flip(min((second.data / "log").glob("*.log")), 1_000)
+    second.start()  # by itself
+    wait_for(lambda: stores.log_of(second) == stores.log_of(first), "the second store follows again")
+    assert "the log of the store that leads is copied" in second.log_text()
+    assert not (second.data / "quarantine").exists()
+    second.terminate()
+    flip(min((second.data / "log").glob("*.log")), 1_000)
+    monkeypatch.setenv("PENSTOCK_WIRE__OPERATOR_TOKEN", OPERATOR)
+    asked = ["cluster", "recover", str(second.data), "--replicated-log", stores.url]
+    done = CliRunner().invoke(app_for(asked), asked)
+    assert done.exit_code == 0, done.output
+    assert "has the log of" in done.output
+    second.start()
+    wait_for(lambda: stores.log_of(second) == stores.log_of(first), "the second store follows again")
 
 
 @pytest.mark.nightly

@@ -238,7 +238,7 @@ def test_a_damaged_log_gets_no_gap(tmp_path: Path) -> None:
         repair_folder(tmp_path, with_index=True)
     assert files(tmp_path) == before
     report = check_folder(tmp_path)
-    assert report.verdict == CheckResult.REFUSED
+    assert report.verdict == CheckResult.MENDS_ITSELF
     assert [(each.kind, remedy.strip("`") in each.do) for each in report.damage if each.what == "log"] == [
         ("damaged", True)
     ]
