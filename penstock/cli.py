@@ -16,7 +16,7 @@ from penstock.errors import PenstockError
 from store.version import VERSION
 
 COMMANDS = (
-    *("init", "serve", "gateway", "store", "cluster", "console", "tier", "flow", "upgrade"),
+    *("init", "serve", "gateway", "store", "cluster", "console", "tier", "flow", "upgrade", "migrate"),
     *("pub", "sub", "passwd", "group", "delayed", "client", "ban", "bench", "chaos"),
 )
 """The module in penstock/commands of each name has a function, or a Typer with subcommands, of that name."""

@@ -1,0 +1,1 @@
+"""What other brokers' configuration is here: `penstock migrate`."""
