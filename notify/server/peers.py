@@ -197,8 +197,9 @@ class Peers:
         self._store_name = store_name
         self._events = RateLimitedLog(log)
         self._ticked_s = now_s = clock()
-        back_s = now_s + (FIND_LEADER_S if hub.messages.log.kept is not None else 0.0)
-        self._peers = {name: Peer(name, LocalStore(hub, member), hub, back_s) for name, member in hub.returning.items()}
+        self._peers = {name: Peer(name, LocalStore(hub, member), hub, now_s) for name, member in hub.returning.items()}
+        if hub.messages.log.kept is not None:
+            self.wait_for_all()
         self._names = PeerNames(self._peers, hub.messages.peers)
         self.groups = GroupRequests(hub.consumers, answer_bytes, clock, self._names.shown)
         self._departures: deque[tuple[str, Departure]] = deque()  # and the name that the log is to forget, if it is
@@ -358,6 +359,11 @@ class Peers:
             self._forget(gone)
 
     # --- leases
+
+    def wait_for_all(self) -> None:
+        """This store leads its cluster, now or again: peers that no store has let in lately have time to come."""
+        for peer in self._peers.values():
+            peer.heard_s = self.clock() + FIND_LEADER_S
 
     def tick(self) -> None:
         """Call this every few hundredths of a second: give up peers that were silent for too long."""

@@ -92,6 +92,7 @@ class StoreServer:
         self._applying = ApplyingSteps(self.hub, self._loop.call_soon, self)
         self.is_stopping = False
         self._lead: StoreLead | None = None  # None: nothing can take it from this store
+        self._is_let_go = False  # by is_let_go(), the last time
 
     # --- listening
 
@@ -133,7 +134,11 @@ class StoreServer:
 
     def is_let_go(self) -> bool:
         """True if this store may not answer now: then its connections end at once, and nothing wrong is answered."""
-        if not (why := self.why_not_serving()):
+        why = self.why_not_serving()
+        if self._is_let_go and not why:
+            self.peers.wait_for_all()
+        self._is_let_go = bool(why)
+        if not why:
             return False
         if self.connections:
             self.events.warning("cluster", "%s; all connections end", why)

@@ -7,6 +7,7 @@ import pytest
 
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
+from notify.server.peers import FIND_LEADER_S
 from notify.settings import WireSettings
 from store.errors import StoreFull
 from store.log.commitlog import CommitLog
@@ -279,6 +280,18 @@ def test_silent_peer_is_gone_and_its_wills_are_sent_once(bench: WireBench) -> No
     assert payloads(bench.store, "gone/#") == [b"gone"]
     gateway = bench.connect("gw-1")
     assert (gateway.welcome.resumed, gateway.welcome.appended) == (False, 0)
+
+
+def test_peers_have_time_to_come_to_a_store_that_leads(bench: WireBench) -> None:
+    gateway = bench.connect("gw-1")
+    opened(gateway, will=WILL)
+    gateway.cut()
+    bench.wait(LEASE_S - 0.2)
+    bench.peers.wait_for_all()
+    bench.wait(FIND_LEADER_S + LEASE_S - 0.2)
+    assert is_connected(bench)
+    bench.wait(0.4)
+    assert not is_connected(bench)
 
 
 def test_a_silent_connection_is_ended(bench: WireBench) -> None:
