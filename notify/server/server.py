@@ -26,7 +26,7 @@ from notify.requests.users import Permission, UserJudge
 from notify.server.applying import ApplyingSteps
 from notify.server.arrival import Arrival
 from notify.server.conversation import Conversation
-from notify.server.lead import StoreLead
+from notify.server.lead import StoreLead, WatchedLead
 from notify.server.line import WireCounters
 from notify.server.listening import StoreListeners
 from notify.server.peers import Peers
@@ -91,8 +91,7 @@ class StoreServer:
         self.review = RightsReview(self._loop.call_soon)
         self._applying = ApplyingSteps(self.hub, self._loop.call_soon, self)
         self.is_stopping = False
-        self._lead: StoreLead | None = None  # None: nothing can take it from this store
-        self._is_let_go = False  # by is_let_go(), the last time
+        self._lead: WatchedLead | None = None  # None: nothing can take it from this store
 
     # --- listening
 
@@ -126,7 +125,7 @@ class StoreServer:
 
     def led_by(self, lead: StoreLead) -> None:
         """Make this store one of a cluster: it answers as long as `lead` allows it."""
-        self._lead = lead
+        self._lead = WatchedLead(lead, self.peers.wait_for_all)
 
     def why_not_serving(self) -> str:
         """The reason why this store may not answer now; empty: it may."""
@@ -134,11 +133,7 @@ class StoreServer:
 
     def is_let_go(self) -> bool:
         """True if this store may not answer now: then its connections end at once, and nothing wrong is answered."""
-        why = self.why_not_serving()
-        if self._is_let_go and not why:
-            self.peers.wait_for_all()
-        self._is_let_go = bool(why)
-        if not why:
+        if not (why := self.why_not_serving()):
             return False
         if self.connections:
             self.events.warning("cluster", "%s; all connections end", why)
