@@ -6,48 +6,20 @@ Its publisher sends what has no confirm again, with the same id, so a message ma
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pika.exceptions import AMQPError
 
 from penstock.sync import Client
-from tests.support.amqp_flows import flow_from_queue, new_queue, payloads, put, with_id
+from tests.support.amqp_flows import SteadyQueuer, flow_from_queue, new_queue, payloads
 from tests.support.flows_part import FlowsPart
 from tests.support.rabbitmq_broker import RabbitMqBroker
 from tests.support.rabbitmq_queues import QueueTaker
-from tests.support.steady import SteadyWriter
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
 BY_DAY, BY_NIGHT = 2, 20  # every fifth is of RabbitMQ, which takes half a minute to be back
-TOGETHER = 50
 PATIENCE_S = 240
-
-
-class SteadyQueuer(SteadyWriter[RabbitMqBroker]):
-    """Publishes numbers whose ids are the same numbers."""
-
-    def __init__(self, rabbitmq: RabbitMqBroker, queue: str) -> None:
-        self.confirmed = 0
-        """The numbers below it."""
-        self._queue = queue
-        super().__init__(lambda: itself(rabbitmq), pause_s=0.05)
-
-    def write(self, client: RabbitMqBroker) -> None:
-        numbers = range(self.confirmed, self.confirmed + TOGETHER)
-        try:
-            put(client, self._queue, [(f"plant.{i % 7}.temp", b"%d" % i, with_id(str(i))) for i in numbers])
-        except (AMQPError, OSError):
-            return
-        self.confirmed += TOGETHER
-
-
-@contextmanager
-def itself(rabbitmq: RabbitMqBroker) -> Iterator[RabbitMqBroker]:
-    yield rabbitmq
 
 
 @pytest.mark.catalogue("I35")

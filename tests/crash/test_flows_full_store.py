@@ -21,8 +21,10 @@ from penstock.sdk.errors import StoreRefused
 from penstock.sync import Client
 from tests.crash.sick_disk import FullDisk, small_disk
 from tests.interop.programs import PahoClient, penstock, run
-from tests.support.amqp_flows import payloads
+from tests.support.amqp_flows import flow_from_queue, new_queue, payloads, put, waiting, with_id
 from tests.support.flows_part import FlowsPart
+from tests.support.rabbitmq_broker import RabbitMqBroker
+from tests.support.rabbitmq_queues import QueueTaker
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until as until
 
@@ -78,6 +80,38 @@ def row(store: StoreProcess, flow: str) -> dict[str, Any]:
 
 def numbers(*of: int) -> list[bytes]:
     return [b"%d" % i for i in range(*of)]
+
+
+def test_messages_of_a_queue_stay_there_while_the_store_is_full(
+    rabbitmq: RabbitMqBroker, disk: FullDisk, store: StoreProcess, client: Client, tmp_path: Path
+) -> None:
+    queue = new_queue(rabbitmq)
+    flows = FlowsPart(store, tmp_path, flow_from_queue(rabbitmq, queue))
+
+    def publish(*of: int) -> None:
+        put(rabbitmq, queue, [("plant.1", b"%d" % i, with_id(str(i))) for i in range(*of)])
+
+    try:
+        publish(BEFORE)
+        wait_until(lambda: len(payloads(client, "plant/1")) == BEFORE)
+        fill(disk, client)
+        publish(BEFORE, BEFORE + MEANWHILE)
+        wait_until(lambda: "store_full" in (row(store, "orders").get("error") or ""))
+        assert "store_full); it is tried again" in flows.log_text()
+        flows.kill()
+        wait_until(lambda: waiting(rabbitmq, queue) == MEANWHILE)
+        assert payloads(client, "plant/1") == numbers(BEFORE)  # reads go on
+        flows.start()
+        wait_until(lambda: waiting(rabbitmq, queue) < MEANWHILE)  # it has some in hand
+        disk.end()
+        wait_until(lambda: len(payloads(client, "plant/1")) >= BEFORE + MEANWHILE)
+        wait_until(lambda: row(store, "orders").get("lag") == 0)
+        flows.terminate()
+        assert payloads(client, "plant/1") == numbers(BEFORE + MEANWHILE)  # each once, in order
+        assert QueueTaker(rabbitmq, queue).take() == QueueTaker(rabbitmq, f"{queue}.dead").take() == []
+        assert "Traceback" not in flows.log_text()
+    finally:
+        flows.kill()
 
 
 def test_messages_of_a_broker_stay_there_while_the_store_is_full(

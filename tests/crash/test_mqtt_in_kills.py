@@ -6,17 +6,15 @@ Messages with an id are stored once, in the order of their topic.
 from __future__ import annotations
 
 import random
-import threading
 from pathlib import Path
 
 import pytest
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
 from penstock.sync import Client
 from tests.interop.programs import PahoClient
 from tests.support.flows_part import FlowsPart
 from tests.support.server_process import free_port, start_mosquitto
+from tests.support.steady_device import SteadyDevice
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until
 
@@ -28,30 +26,6 @@ from = "mqtt://127.0.0.1:{port}/line/#"
 to = "penstock:"
 timeout_s = 5
 """
-
-
-class Device:
-    """Publishes numbers, each with an id, on a thread."""
-
-    def __init__(self, port: int) -> None:
-        self.acked = 0
-        self._client = PahoClient(port).connect()
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._publish)
-        self._thread.start()
-
-    def _publish(self) -> None:
-        while not self._is_over.wait(0.002):
-            properties = Properties(PacketTypes.PUBLISH)
-            properties.UserProperty = [("penstock-id", f"D-{self.acked}")]
-            sent = self._client.client.publish(f"line/{self.acked % 3}", b"%d" % self.acked, 1, False, properties)
-            sent.wait_for_publish(PATIENCE_S)
-            self.acked += 1
-
-    def close(self) -> None:
-        self._is_over.set()
-        self._thread.join()
-        self._client.leave()
 
 
 @pytest.mark.parametrize("kills", [BY_DAY, pytest.param(BY_NIGHT, marks=pytest.mark.nightly)])
@@ -72,7 +46,7 @@ def test_each_message_with_an_id_is_stored_once(tmp_path: Path, kills: int) -> N
             wait_until(is_subscribed, PATIENCE_S)
         finally:
             first.leave()
-        device = Device(port)
+        device = SteadyDevice(port)
         try:
             for number in range(kills):
                 seen = device.acked

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from pika import BasicProperties
+from pika.exceptions import AMQPError
 
 from penstock.sync import Client
 from tests.support.rabbitmq_broker import RabbitMqBroker
+from tests.support.steady import SteadyWriter
+
+TOGETHER = 50
+logging.getLogger("pika").setLevel(logging.CRITICAL)  # a broker that is killed is no news here
 
 
 def new_queue(rabbitmq: RabbitMqBroker) -> str:
@@ -47,3 +54,26 @@ def waiting(rabbitmq: RabbitMqBroker, queue: str) -> int:
 
 def payloads(client: Client, topics: str) -> list[bytes]:
     return [message.payload for message in client.read(topics)]
+
+
+class SteadyQueuer(SteadyWriter[RabbitMqBroker]):
+    """Publishes numbers whose ids are the same numbers."""
+
+    def __init__(self, rabbitmq: RabbitMqBroker, queue: str) -> None:
+        self.confirmed = 0
+        """The numbers below it."""
+        self._queue = queue
+        super().__init__(lambda: itself(rabbitmq), pause_s=0.05)
+
+    def write(self, client: RabbitMqBroker) -> None:
+        numbers = range(self.confirmed, self.confirmed + TOGETHER)
+        try:
+            put(client, self._queue, [(f"plant.{i % 7}.temp", b"%d" % i, with_id(str(i))) for i in numbers])
+        except (AMQPError, OSError):
+            return
+        self.confirmed += TOGETHER
+
+
+@contextmanager
+def itself(rabbitmq: RabbitMqBroker) -> Iterator[RabbitMqBroker]:
+    yield rabbitmq

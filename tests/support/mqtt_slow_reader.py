@@ -18,6 +18,7 @@ class RawClient:
     def __init__(self, port: int, name: str) -> None:
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8_192)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(TIMEOUT_S)
         self._socket.connect(("127.0.0.1", port))
         self._data = bytearray()

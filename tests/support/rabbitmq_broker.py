@@ -24,6 +24,8 @@ MOST_MESSAGE_BYTES = 300_000
 START_TIMEOUT_S = 240  # it takes five CPU-seconds or more, on a machine that may be busy
 SOME_MEMORY, NO_MEMORY = "0.4", "0.0"
 """Part of the machine's memory above which RabbitMQ blocks those who publish."""
+SOME_DISK, NO_DISK = "50000000", "1000000000000000000"
+"""Bytes of the disk that have to be free; below that RabbitMQ blocks those who publish."""
 
 
 def missing_for_rabbitmq() -> str:
@@ -126,8 +128,26 @@ class RabbitMqBroker:
 
     def set_memory(self, part: str) -> None:
         """SOME_MEMORY or NO_MEMORY."""
+        self._call(f"vm_memory_monitor, set_vm_memory_high_watermark, [{part}]")
+
+    def set_disk(self, free_bytes: str) -> None:
+        """SOME_DISK or NO_DISK."""
+        self._call(f"rabbit_disk_monitor, set_disk_free_limit, [{free_bytes}]")
+
+    def add_user(self, user: str, password: str) -> None:
+        """A user who may do nothing."""
+        self._call(f'rabbit_auth_backend_internal, add_user, [<<"{user}">>, <<"{password}">>, <<"test">>]')
+        self.permit(user, write="^$", read="^$")
+
+    def permit(self, user: str, write: str, read: str) -> None:
+        """`write`, `read`: patterns of the exchanges and queues."""
+        patterns = ", ".join(f'<<"{pattern}">>' for pattern in ("^$", write, read))
+        self._call(f'rabbit_auth_backend_internal, set_permissions, [<<"{user}">>, <<"/">>, {patterns}, <<"test">>]')
+
+    def _call(self, function: str) -> None:
+        """As rabbitmqctl does: a module, a function and its arguments, which returns ok."""
         cookie = (self._folder / ".erlang.cookie").read_text()
-        call = f"rpc:call('{NODE}', vm_memory_monitor, set_vm_memory_high_watermark, [{part}])"
+        call = f"rpc:call('{NODE}', {function})"
         command = ["erl", "-sname", "by-hand@localhost", "-hidden", "-setcookie", cookie, "-noinput"]
         subprocess.run(
             [*command, "-eval", f"ok = {call}, halt()."],
