@@ -19,11 +19,11 @@ class SteadyDevice:
         self.acked = 0
         """The numbers below it."""
         self._pause_s = pause_s
+        self._is_acked = threading.Event()
         self._client = PahoClient(port)
         self._client.client.reconnect_delay_set(1, 1)
         self._client.client.on_publish = lambda *_: self._is_acked.set()
         self._client.connect()
-        self._is_acked = threading.Event()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._publish)
         self._thread.start()
