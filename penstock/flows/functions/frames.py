@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -61,3 +62,27 @@ def framed(said: Ready | Call | CallAnswer) -> bytes:
     if len(data) > MOST_FRAME_BYTES:
         raise OverflowError(f"{len(data)} bytes; at most {MOST_FRAME_BYTES} are possible")
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
+
+
+class FrameCutter:
+    """Cuts what comes from a socket into frames."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def frames(self, data: bytes) -> Iterator[bytes]:
+        """Those that are complete with what came now. Raises OverflowError: the next one is larger than allowed."""
+        self._rest += data
+        at = 0
+        try:
+            while len(self._rest) >= at + LENGTH_BYTES:
+                start = at + LENGTH_BYTES
+                length = int.from_bytes(self._rest[at:start], "big")
+                if length > MOST_FRAME_BYTES:
+                    raise OverflowError(f"a frame of {length} bytes")
+                if len(self._rest) < start + length:
+                    break
+                at = start + length
+                yield bytes(self._rest[start:at])
+        finally:
+            del self._rest[:at]

@@ -13,19 +13,12 @@ from typing import Final
 import msgspec
 
 from penstock.flows.errors import SinkAway, SinkFailed
-from penstock.flows.functions.frames import (
-    LENGTH_BYTES,
-    MOST_FRAME_BYTES,
-    Call,
-    CallAnswer,
-    Ready,
-    decode_answer,
-    framed,
-)
+from penstock.flows.functions.frames import Call, CallAnswer, FrameCutter, Ready, decode_answer, framed
 
 START_S: Final = 60.0  # for the function's modules to be imported
 LOOK_S: Final = 0.05  # between two looks at how long calls take
 CLOSE_S: Final = 5.0
+READ_BYTES: Final = 1 << 16
 WORKER: Final = "penstock.flows.functions.worker"
 
 
@@ -62,6 +55,8 @@ class FunctionProcess:
         self._is_over = asyncio.Event()  # no call has its answer any more
         self._process, self._reader, self._writers = process, reader, writers
         self._writer, _ = writers
+        self._cutter, self._is_garbled = FrameCutter(), False
+        self._unsent: list[bytes] = []  # calls of this turn of the loop
         self._limit_s = 0.0
         self._calls: dict[int, CallInHand] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -92,14 +87,14 @@ class FunctionProcess:
         found = cls(process, reader, (writer, other))
         try:
             async with asyncio.timeout(START_S):
-                first = await found._next()
+                some = await found._some()
         except TimeoutError:
             await found.close()
             raise SinkAway(f"{module} is not imported after {START_S:g} s") from None
         except BaseException:
             await found.close()
             raise
-        if not isinstance(first, Ready):
+        if not some or not isinstance(first := some[0], Ready):
             await found.close()
             raise SinkAway(f"{module}:{name} cannot be used; see the worker's words in the log, and mend it")
         found.is_async, found._limit_s = first.is_async, limit_s
@@ -134,25 +129,37 @@ class FunctionProcess:
         data = framed(call)
         in_hand = CallInHand(call, asyncio.get_running_loop().time())
         self._calls[call.number] = in_hand
-        self._writer.write(data)
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._unsent.append(data)
         return in_hand.answer
 
-    async def _next(self) -> Ready | CallAnswer | None:
-        """None: the worker is gone, or says what it should not."""
+    def _send(self) -> None:
+        self._writer.write(b"".join(self._unsent))
+        self._unsent.clear()
+
+    async def _some(self) -> list[Ready | CallAnswer]:
+        """What it says, at least one word. Empty: it is gone, or says what it should not."""
+        found: list[Ready | CallAnswer] = []
         try:
-            length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
-            if length > MOST_FRAME_BYTES:
-                return None
-            said: Ready | CallAnswer = decode_answer(await self._reader.readexactly(length))
-            return said
-        except (asyncio.IncompleteReadError, OSError, msgspec.DecodeError):
-            return None
+            while not found and not self._is_garbled and (data := await self._reader.read(READ_BYTES)):
+                for frame in self._cutter.frames(data):
+                    found.append(decode_answer(frame))
+        except OSError:
+            pass
+        except (OverflowError, msgspec.DecodeError):
+            self._is_garbled = True
+        return found
 
     async def _read(self) -> None:
-        while isinstance(answer := await self._next(), CallAnswer):
-            in_hand = self._calls.pop(answer.number, None)
-            if in_hand is not None and not in_hand.answer.done():
-                in_hand.answer.set_result(answer)
+        while some := await self._some():
+            for answer in some:
+                if not isinstance(answer, CallAnswer):
+                    self._is_garbled = True
+                    break
+                in_hand = self._calls.pop(answer.number, None)
+                if in_hand is not None and not in_hand.answer.done():
+                    in_hand.answer.set_result(answer)
             if not self.is_async and self._calls:  # the next one begins
                 next(iter(self._calls.values())).began_s = asyncio.get_running_loop().time()
         await self._ended()

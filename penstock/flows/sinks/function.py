@@ -122,7 +122,8 @@ class FunctionSink:
     async def _answer(self, event: FlowEvent) -> CallAnswer:
         while True:
             process = await self._running()
-            await self._turn(event, process)
+            if self._suspects:
+                await self._turn(event, process)
             try:
                 async with self._slots if process.is_async else nullcontext():
                     await process.room()
@@ -145,12 +146,11 @@ class FunctionSink:
 
     async def _turn(self, event: FlowEvent, process: FunctionProcess) -> None:
         """Wait while others are suspects, or are called: a suspect is called alone."""
-        if self._suspects:
-            async with self._free:
-                while self._suspects and not process.is_gone:
-                    if event.id in self._suspects and not process.in_hand:
-                        return
-                    await self._free.wait()
+        async with self._free:
+            while self._suspects and not process.is_gone:
+                if event.id in self._suspects and not process.in_hand:
+                    return
+                await self._free.wait()
 
     async def _cleared(self, event: FlowEvent) -> None:
         """It is known what a call does."""
@@ -161,6 +161,8 @@ class FunctionSink:
 
     async def _running(self) -> FunctionProcess:
         """Raises SinkAway."""
+        if self._process is not None and not self._process.is_gone:
+            return self._process
         async with self._starting:
             if self._process is not None and self._process.is_gone:
                 await self._process.close()
