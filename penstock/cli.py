@@ -27,8 +27,11 @@ LEAVES = (
     "lightqueue.queues._queues",
     "gateway.mqtt._addresses",
     "gateway.mqtt._dealt",
+    "gateway.mqtt._held",
     "gateway.mqtt._inflight",
     "gateway.mqtt._mqtt",
+    "gateway.mqtt._publish",
+    "gateway.mqtt._tenants",
     "loadtest.devices._swarm",
 )
 CLIENT_ONLY = (

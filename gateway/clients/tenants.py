@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from gateway.auth.identity import LoginRefused
-from gateway.mqtt._mqtt import Tenant
+from gateway.mqtt._tenants import Tenant
 from gateway.mqtt.packets import Connect
 from gateway.mqtt.reason_codes import ReasonCode
 from gateway.sessions.connection import Connection

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from gateway.delivery.deliverer import Deliverer
 from gateway.delivery.shared_subscriptions import SharedSubscriptions
-from gateway.mqtt._mqtt import Reader, Tenant, Turn
+from gateway.mqtt._mqtt import Reader, Turn
+from gateway.mqtt._tenants import Tenant
 from gateway.mqtt.codec import encode
 from gateway.mqtt.packets import Publish
 from gateway.mqtt.properties import Properties

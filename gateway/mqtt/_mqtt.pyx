@@ -8,30 +8,37 @@ A Turn is what all connections of one event loop turn share: the batch to be sto
 from collections import OrderedDict
 
 cimport cython
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
+from gateway.mqtt._bounds cimport *
+from gateway.mqtt._costs cimport *
 from gateway.mqtt._dealt cimport DealtMessage, DealtShare
+from gateway.mqtt._held cimport Block, Held, block_of
 from gateway.mqtt._inflight cimport Inflight
+from gateway.mqtt._publish cimport *
+from gateway.mqtt._system cimport *
+from gateway.mqtt._tenants cimport Tenant
 from lightqueue.queues._queues cimport Queue
-from lightqueue.queues._queues import LIVE
 from store.errors import StoreError
 from store.records._records cimport (
     FLAG_COMPRESSED, FLAG_EXPIRES, FLAG_LIVE_ONLY, FLAG_QOS, FLAG_RETAIN, MOST_TOPIC_LEVELS, Part, RecordBatch, RecordHeader, Records, TYPE_MESSAGE,
-    FORM_BITS, MESSAGE_EXPIRY_INTERVAL, REPEATS_BIT, STORED_BIT, SUBSCRIPTION_IDENTIFIER, TEXT, TOPIC, TOPIC_ALIAS, TWO_TEXTS, USER_PROPERTY,
-    ZERO_OR_ONE, client_id_of, length_prefixed, lost_in_front, payload_of, properties_of, property_codes, topic_of, value_bytes, widened,
+    FORM_BITS, MESSAGE_EXPIRY_INTERVAL, REPEATS_BIT, STORED_BIT, TEXT, TOPIC, TWO_TEXTS, USER_PROPERTY, ZERO_OR_ONE, client_id_of, length_prefixed,
+    lost_in_front, payload_of, property_codes, topic_of, value_bytes, widened,
 )
 
+DONE, BLOCKED, SESSION = 0, NEEDS_MORE, NEEDS_SESSION
+BATCH_BYTES = BATCH_LIMIT
+
 include "parts/_scan.pxi"
-include "parts/_outside.pxi"
-include "parts/_costs.pxi"
 include "parts/_turn.pxi"
 include "parts/_tenants.pxi"
 include "parts/_permits.pxi"
 include "parts/_reader.pxi"
+include "parts/_merge.pxi"
 include "parts/_kept.pxi"
 include "parts/_taking.pxi"
 
@@ -488,6 +495,5 @@ include "parts/_lost.pxi"
 include "parts/_delivering.pxi"
 include "parts/_fan_out.pxi"
 include "parts/_dealing.pxi"
-include "parts/_held.pxi"
 include "parts/_sockets.pxi"
 include "parts/_moving.pxi"

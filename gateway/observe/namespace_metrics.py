@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.broker import Broker
-from gateway.mqtt._mqtt import Tenant
+from gateway.mqtt._tenants import Tenant
 from store.figures import Figure
 
 

@@ -79,7 +79,7 @@ class PublishProperty(NamedTuple):
 _P, _F = PublishProperty, ValueForm
 PUBLISH_PROPERTIES: Final[tuple[PublishProperty, ...]] = (
     _P(PAYLOAD_FORMAT_INDICATOR, "payload_format_indicator", _F.ZERO_OR_ONE),
-    # Made shorter by write_publish() in gateway/mqtt/parts/_scan.pxi, and by store/state/expiry.py.
+    # Made shorter by write_publish() in gateway/mqtt/_publish.pyx, and by store/state/expiry.py.
     _P(MESSAGE_EXPIRY_INTERVAL, "message_expiry_interval", _F.FOUR_BYTES, Keeping.AGED, option="expires_after"),
     _P(CONTENT_TYPE, "content_type", _F.TEXT, option="content_type", column="content_type"),
     _P(RESPONSE_TOPIC, "response_topic", _F.TOPIC, option="response_topic", column="response_topic"),

@@ -1,6 +1,6 @@
 """What one more queue, reader, send and so on costs in a gateway with its store: `python -m tests.bench.costs`.
 
-The constants by which a turn is weighed (gateway/mqtt/parts/_costs.pxi, lightqueue/queues/parts/_work.pxi) are such
+The constants by which a turn is weighed (gateway/mqtt/_costs.pxd, lightqueue/queues/parts/_work.pxi) are such
 costs. Each is measured as the difference between few and many, the lowest tenth of the runs, so a busy machine makes
 little difference.
 """

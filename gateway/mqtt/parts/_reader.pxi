@@ -1,5 +1,7 @@
 # The part of _mqtt.pyx that is a place in a queue, from which a subscription is delivered.
 
+from lightqueue.queues._queues import LIVE
+
 cdef int KIND_LIVE = LIVE
 
 

@@ -1,4 +1,6 @@
-# Byte-level parts of _mqtt.pyx: variable byte integers, topic names, MQTT 5 properties, growing buffers, PUBLISH, merging.
+# The part of _mqtt.pyx that scans bytes as they come in: variable byte integers, topic names, MQTT 5 properties; growing buffers.
+
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 
 
 cdef char *reserve(char **buffer, size_t size, size_t *capacity, size_t extra) except NULL:
@@ -37,19 +39,6 @@ cdef int read_varint(const char *data, size_t size, uint32_t *value) noexcept no
             value[0] = result
             return i + 1
     return -1
-
-
-cdef int varint_size(size_t value) noexcept nogil:
-    return 1 if value < 128 else 2 if value < 16384 else 3 if value < 2097152 else 4
-
-
-cdef char *write_varint(char *at, size_t value) noexcept nogil:
-    while value >= 128:
-        at[0] = <char>(value & 127 | 128)
-        at += 1
-        value >>= 7
-    at[0] = <char>value
-    return at + 1
 
 
 cdef bint valid_topic(const char *topic, size_t size, int levels) except -1:
@@ -125,11 +114,6 @@ cdef inline size_t utf8_size(const uint8_t *at, size_t room) noexcept nogil:
     return size
 
 
-cdef inline uint32_t big_endian_32(const char *at) noexcept nogil:
-    return (<uint32_t><uint8_t>at[0] << 24 | <uint32_t><uint8_t>at[1] << 16
-            | <uint32_t><uint8_t>at[2] << 8 | <uint8_t>at[3])
-
-
 cdef inline Py_ssize_t plain_value_bytes(uint8_t code, const char *value, size_t room) noexcept nogil:
     """Bytes of a PUBLISH property's value, for one that is taken in here as it is; -1 for any other."""
     cdef int form = code & FORM_BITS
@@ -188,238 +172,6 @@ cdef bint plain_properties(const char *data, size_t size, uint32_t most_repeated
     return True
 
 
-cdef Py_ssize_t expiry_at(const RecordHeader *record) noexcept nogil:
-    """Where in a record's properties the message expiry interval's value stands; -1 if there is none."""
-    cdef const char *properties = properties_of(record)
-    cdef size_t at = 0
-    cdef Py_ssize_t value
-    while at < record.properties_length:
-        if properties[at] == MESSAGE_EXPIRY_INTERVAL:
-            return at + 1
-        value = value_bytes(property_codes[<uint8_t>properties[at]], properties + at + 1, record.properties_length - at - 1)
-        if value < 0:
-            return -1
-        at += 1 + value
-    return -1
-
-
-cdef uint32_t remaining_expiry_s(const RecordHeader *record, uint64_t now_ms) noexcept nogil:
-    """Seconds a message has left to live; 0: it has expired."""
-    cdef Py_ssize_t at = expiry_at(record)
-    cdef uint64_t interval_s, age_s
-    if at < 0:
-        return 0xFFFFFFFF
-    interval_s = big_endian_32(properties_of(record) + at)
-    age_s = (now_ms - record.timestamp_ms) // 1000 if now_ms > record.timestamp_ms else 0
-    return <uint32_t>(interval_s - age_s) if interval_s > age_s else 0
-
-
-cdef bint expires_at_once(const RecordHeader *record) noexcept nogil:
-    """Whether its message expiry interval is 0 s."""
-    cdef Py_ssize_t at = expiry_at(record)
-    return at >= 0 and big_endian_32(properties_of(record) + at) == 0
-
-
-cdef size_t properties_size(const RecordHeader *record, const uint32_t *ids, int id_count, uint16_t alias) noexcept nogil:
-    cdef size_t size = record.properties_length + (3 if alias else 0)
-    cdef int i
-    for i in range(id_count):
-        size += 1 + varint_size(ids[i])
-    return size
-
-
-cdef size_t remaining_size(const RecordHeader *record, size_t hidden, int qos, int version, const uint32_t *ids, int id_count,
-                           uint16_t alias=0, bint named=True) noexcept nogil:
-    cdef size_t properties, size = 2 + (record.topic_length - hidden if named else 0) + (2 if qos else 0) + record.payload_length
-    if version == 5:
-        properties = properties_size(record, ids, id_count, alias)
-        size += varint_size(properties) + properties
-    return size
-
-
-cdef size_t publish_size(const RecordHeader *record, size_t hidden, int qos, int version, const uint32_t *ids, int id_count,
-                         uint16_t alias=0, bint named=True) noexcept nogil:
-    cdef size_t size = remaining_size(record, hidden, qos, version, ids, id_count, alias, named)
-    return 1 + varint_size(size) + size
-
-
-cdef inline size_t most_publish_bytes(const RecordHeader *record, int id_count) noexcept nogil:
-    """No PUBLISH of a record takes more: its header is longer than what a packet has besides topic, properties and payload."""
-    return record.length + 5 * <size_t>id_count
-
-
-cdef size_t write_publish(char *start, const RecordHeader *record, size_t hidden, int qos, uint16_t packet_id, bint dup,
-                          bint retain, int version, const uint32_t *ids, int id_count, uint64_t now_ms,
-                          uint16_t alias=0, bint named=True, bint with_payload=True) noexcept nogil:
-    """Write a PUBLISH at `start`, which has room for it. Returns how many bytes it wrote.
-
-    `hidden`: bytes in front of the record's topic that are left out; `alias`: a topic alias to go with it, 0 for none;
-    `named`: the topic name is there; `with_payload`: not only what goes before the payload.
-    """
-    cdef size_t topic_length = record.topic_length - hidden if named else 0
-    cdef char *at = start
-    cdef uint32_t left
-    cdef Py_ssize_t expiry
-    cdef int i
-    at[0] = <char>(0x30 | (8 if dup else 0) | qos << 1 | (1 if retain else 0))
-    at = write_varint(at + 1, remaining_size(record, hidden, qos, version, ids, id_count, alias, named))
-    at[0] = <char>(topic_length >> 8)
-    at[1] = <char>(topic_length & 255)
-    memcpy(at + 2, topic_of(record) + hidden, topic_length)
-    at += 2 + topic_length
-    if qos:
-        at[0] = <char>(packet_id >> 8)
-        at[1] = <char>(packet_id & 255)
-        at += 2
-    if version == 5:
-        at = write_varint(at, properties_size(record, ids, id_count, alias))
-        memcpy(at, properties_of(record), record.properties_length)
-        if record.flags & FLAG_EXPIRES:
-            expiry = expiry_at(record)
-            left = remaining_expiry_s(record, now_ms)
-            for i in range(4 if expiry >= 0 else 0):
-                at[expiry + i] = <char>(left >> (24 - 8 * i) & 255)
-        at += record.properties_length
-        for i in range(id_count):
-            at[0] = SUBSCRIPTION_IDENTIFIER
-            at = write_varint(at + 1, ids[i])
-        if alias:
-            at[0], at[1], at[2] = TOPIC_ALIAS, <char>(alias >> 8), <char>(alias & 255)
-            at += 3
-    if not with_payload:
-        return at - start
-    memcpy(at, payload_of(record), record.payload_length)
-    return at + record.payload_length - start
-
-
-@cython.final
-cdef class Merge:
-    """Several readers' ranges as one sequence by log_offset; a message found in several is one, with the highest QoS.
-
-    A heap of those that have more, each by what comes next of it: many queues may have one message each.
-    """
-
-    cdef list readers
-    cdef list ranges
-    cdef Py_ssize_t *at         # of each reader: its place in its range
-    cdef int *heap
-    cdef int heaped
-    cdef int *found_in          # those whose ranges have the current message
-    cdef int found_count
-    cdef uint64_t stop          # log_offset; what is at or after it is not looked at
-    cdef bint unknown           # what comes next of some reader is not in its range
-    cdef uint64_t current
-    cdef uint64_t lost          # messages in front of the current one, for the subscription that lost most
-    cdef int qos
-    cdef bint wanted
-    cdef bint retain_as_published
-    cdef uint64_t skip_qos0_before
-    cdef uint32_t *ids
-    cdef int id_count
-
-    def __cinit__(self, list readers, list ranges, uint64_t stop):
-        cdef Py_ssize_t n = len(readers)
-        self.readers = readers
-        self.ranges = ranges
-        self.stop = stop
-        self.at = <Py_ssize_t *>malloc(n * (sizeof(Py_ssize_t) + 2 * sizeof(int) + sizeof(uint32_t)))
-        if self.at == NULL:
-            raise MemoryError
-        self.heap = <int *>(self.at + n)
-        self.found_in = self.heap + n
-        self.ids = <uint32_t *>(self.found_in + n)
-        for i in range(n):
-            self.at[i] = (<Reader>readers[i]).position - (<Records>ranges[i]).first
-            self.put(<int>i)
-
-    def __dealloc__(self):
-        free(self.at)
-
-    cdef bint exhausted(self) noexcept:
-        """Whether all ranges are used up as far as they are looked at, or one whose reader has more."""
-        return self.unknown or not self.heaped or self.next_offset(self.heap[0]) >= self.stop
-
-    cdef uint64_t next_offset(self, int i) noexcept:
-        return (<Records>self.ranges[i]).items[self.at[i]].log_offset
-
-    cdef bint before(self, int i, int j) noexcept:
-        cdef uint64_t a = self.next_offset(i), b = self.next_offset(j)
-        return a < b or (a == b and i < j)
-
-    cdef void put(self, int i) noexcept:
-        """A reader's range has more, or is used up."""
-        cdef Reader reader = <Reader>self.readers[i]
-        cdef int place = self.heaped, parent
-        if self.at[i] >= (<Records>self.ranges[i]).count:
-            self.unknown = self.unknown or reader.position < reader.queue.next_offset
-            return
-        self.heaped += 1
-        while place:
-            parent = (place - 1) // 2
-            if not self.before(i, self.heap[parent]):
-                break
-            self.heap[place] = self.heap[parent]
-            place = parent
-        self.heap[place] = i
-
-    cdef int take(self) noexcept:
-        cdef int first = self.heap[0], moved, place = 0, child = 1
-        self.heaped -= 1
-        moved = self.heap[self.heaped]
-        while child < self.heaped:
-            if child + 1 < self.heaped and self.before(self.heap[child + 1], self.heap[child]):
-                child += 1
-            if not self.before(self.heap[child], moved):
-                break
-            self.heap[place] = self.heap[child]
-            place = child
-            child = 2 * place + 1
-        self.heap[place] = moved
-        return first
-
-    cdef const RecordHeader *next(self) noexcept:
-        """The record with the lowest log_offset, and what the subscriptions that it matches say together.
-
-        To be called if the ranges are not exhausted, and again after advance().
-        """
-        cdef int first = self.heap[0], i
-        cdef const RecordHeader *found = (<Records>self.ranges[first]).items[self.at[first]]
-        self.current = found.log_offset
-        self.qos = -1
-        self.wanted = self.retain_as_published = False
-        self.id_count = self.found_count = 0
-        self.lost = 0
-        while self.heaped and self.next_offset(self.heap[0]) == self.current:
-            i = self.take()
-            self.found_in[self.found_count] = i
-            self.found_count += 1
-            self.consider(<Reader>self.readers[i], found)
-            if not self.at[i]:
-                self.lost = max(self.lost, lost_in_front((<Records>self.ranges[i]).items[0]))
-        return found
-
-    cdef void consider(self, Reader reader, const RecordHeader *record) noexcept:
-        if not wants(reader, record):
-            return
-        self.skip_qos0_before = min(self.skip_qos0_before, reader.skip_qos0_before) if self.wanted else reader.skip_qos0_before
-        self.wanted = True
-        self.qos = max(self.qos, reader.qos)
-        self.retain_as_published = self.retain_as_published or reader.retain_as_published
-        if reader.subscription_id:
-            self.ids[self.id_count] = reader.subscription_id
-            self.id_count += 1
-
-    cdef void advance(self) noexcept:
-        """The readers that have the current message move past it."""
-        cdef int k, i
-        for k in range(self.found_count):
-            i = self.found_in[k]
-            self.at[i] += 1
-            (<Reader>self.readers[i]).position += 1
-            (<Reader>self.readers[i]).reached = self.current + 1
-            self.put(i)
-
-
 cdef inline int utf8_of(str text, Part *found) except -1:
     """Its own bytes if it is ASCII; otherwise those that it keeps from now on."""
     cdef Py_ssize_t size
@@ -429,10 +181,3 @@ cdef inline int utf8_of(str text, Part *found) except -1:
     found.data = PyUnicode_AsUTF8AndSize(text, &size)
     found.size = size
     return 0
-
-
-cdef bint same_client(Link link, const RecordHeader *record) except -1:
-    cdef Part client_id
-    utf8_of(link.client_id, &client_id)
-    return (client_id.size == record.client_id_length
-            and memcmp(client_id.data, client_id_of(record), record.client_id_length) == 0)

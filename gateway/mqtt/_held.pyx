@@ -1,14 +1,14 @@
-# The part of _mqtt.pyx that keeps what a client's socket did not take.
+"""Compiled leaf: what a client's socket did not take, and blocks of bytes that several clients are sent."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.string cimport memcpy
+
+from gateway.mqtt._system cimport MSG_DONTWAIT, MSG_NOSIGNAL, send
 
 
 cdef class Block:
     """Bytes that several clients are sent; `data` owns them."""
-
-    cdef bytes data
-    cdef const char *at
-    cdef size_t size
 
 
 cdef Block block_of(bytes data, const char *at, size_t size):
@@ -20,10 +20,6 @@ cdef Block block_of(bytes data, const char *at, size_t size):
 
 cdef class Held:
     """Bytes to be sent, in order. Large blocks are kept by reference, so that clients that got the same share one copy."""
-
-    cdef list chunks            # Blocks, and bytearrays with copies
-    cdef size_t start           # how much of the first chunk was sent, where that is a Block
-    cdef readonly size_t size
 
     def __cinit__(self):
         self.chunks = []

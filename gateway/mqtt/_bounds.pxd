@@ -1,29 +1,4 @@
-# The part of _mqtt.pyx that it is built on: the system's calls, its bounds, the outcomes of deliver().
-
-cdef extern from "sys/socket.h" nogil:
-    ssize_t send(int fd, const void *data, size_t size, int flags)
-    ssize_t recv(int fd, void *data, size_t size, int flags)
-    int shutdown(int fd, int how)
-    enum:
-        MSG_NOSIGNAL
-        MSG_DONTWAIT
-        SHUT_WR
-
-cdef extern from "<time.h>" nogil:
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec *found)
-    enum:
-        CLOCK_MONOTONIC
-
-cdef extern from "Python.h":
-    bint PyUnicode_IS_COMPACT_ASCII(object text)
-    Py_ssize_t PyUnicode_GET_LENGTH(object text)
-    void *PyUnicode_1BYTE_DATA(object text)
-
-cdef extern from "unistd.h":
-    int close_descriptor "close"(int fd)
+# The bounds of _mqtt.pyx, and the outcomes of deliver().
 
 cdef enum:
     BATCH_LIMIT = 1 << 20           # a turn's batch is stored early once it is this large (bytes)
@@ -48,6 +23,3 @@ cdef enum:
     GATHERED_LIMIT = 1 << 20        # a link that has gathered so much to send is flushed before it gets more
     NEEDS_MORE = 1                  # outcomes of deliver()
     NEEDS_SESSION = 2
-
-DONE, BLOCKED, SESSION = 0, NEEDS_MORE, NEEDS_SESSION
-BATCH_BYTES = BATCH_LIMIT

@@ -1,4 +1,4 @@
-# The part of _mqtt.pyx that says what things take of a turn, as `python -m tests.bench.costs` measured it (ns; ADR 61).
+# What things take of a turn, as `python -m tests.bench.costs` measured it (ns; ADR 61).
 
 cdef enum:
     MESSAGE_NS = 24                 # a message that comes in: 23 to 24; storing it, 37 to 56 more, is not counted
