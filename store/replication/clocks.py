@@ -34,11 +34,6 @@ class ReplicaTimes:
         """An answer of Kafka that takes longer means that it was away."""
         return 2 * self.heartbeat_s
 
-    @property
-    def return_s(self) -> float:
-        """After Kafka was away, a standby gives the leader so long to find it again: what was silent then was Kafka."""
-        return max(self.lease_s, 2 * self.patience_s)
-
 
 class LeaderLease:
     """The time for which a leader serves."""
@@ -62,18 +57,29 @@ class LeaderSilence:
         """The listener begins at `now_s`, so frames may have come until then."""
         self._times = times
         self._heard_s = self._answered_s = now_s
-        self._over_s = now_s + times.failover_s
+        self._over_s = now_s + self._longer_s
+        self._earlier_over_s = now_s + times.failover_s  # of leaders of earlier epochs
+
+    @property
+    def _longer_s(self) -> float:
+        """The failover time after an outage: two heartbeats longer, so that the leader can find Kafka again."""
+        return self._times.failover_s + 2 * self._times.heartbeat_s
 
     def answered(self, now_s: float) -> None:
         """A fetch was answered, with whatever."""
         if not self._is_answered(now_s):
-            self._over_s = max(self._over_s, now_s + self._times.return_s)
+            self._over_s = max(self._over_s, now_s + self._longer_s)
         self._answered_s = now_s
 
     def heard(self, now_s: float) -> None:
         """A frame was accepted."""
         self._heard_s = now_s
         self._over_s = max(self._over_s, now_s + self._times.failover_s)
+
+    def begins(self, now_s: float) -> None:
+        """Another leader's epoch began. The one before it may not know, and serve on."""
+        self._earlier_over_s = max(self._earlier_over_s, self._heard_s + self._times.failover_s)
+        self.heard(now_s)
 
     def _is_answered(self, now_s: float) -> bool:
         return now_s - self._answered_s <= self._times.patience_s
@@ -83,10 +89,10 @@ class LeaderSilence:
         return self._is_answered(now_s) and now_s >= self._over_s
 
     def stops(self) -> None:
-        """The leader said that it serves no more."""
+        """The leader said that it serves no more. Of those before it that is not known."""
         self._heard_s = self._over_s = float("-inf")
 
     @property
     def leader_is_over_s(self) -> float:
         """No frame that was heard lets its leader serve from then on, even if Kafka was slow to show it."""
-        return self._heard_s + self._times.failover_s
+        return max(self._earlier_over_s, self._heard_s + self._times.failover_s)

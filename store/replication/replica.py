@@ -228,7 +228,7 @@ class Replica:
         self._reads_to_end, self._read_to = False, 0
         if self._is_me(frame.leader):
             return self._lead(now_s, frame, candidacy)
-        self._silence.heard(now_s)
+        self._silence.begins(now_s)
         was_leading, self.role = self.role is ReplicaRole.LEADER, ReplicaRole.STANDBY
         actions: Actions = [DiscardState(self.accepted)] if was_leading else []
         actions.append(FollowLeader(frame.epoch, frame.leader))

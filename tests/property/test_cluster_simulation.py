@@ -14,7 +14,7 @@ from tests.support.cluster_store import SimulatedStore
 
 BY_DAY = 30  # times the chunks
 BY_NIGHT, CHUNKS_BY_NIGHT = 500, 40
-ENOUGH = 200  # seeds in which a broken rule is noticed
+ENOUGH = 120  # seeds in which a broken rule is noticed
 
 
 def fails(seed: int, replica: type[Replica] = Replica, store: type[SimulatedStore] = SimulatedStore) -> str:
