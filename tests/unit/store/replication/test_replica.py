@@ -57,17 +57,17 @@ def leading(now_s: float = LED_S) -> Replica:
 
 def test_a_standby_takes_over_what_nobody_leads() -> None:
     replica = Replica(ME, 0.0)
-    for at in range(30):
+    for at in range(40):
         assert replica.fetched(at / 10, [], is_end=True) == []
-    (asked,) = frames(replica.fetched(3.0, [], is_end=True))
+    (asked,) = frames(replica.fetched(4.0, [], is_end=True))
     assert (asked.kind, asked.epoch, asked.leader) == (FrameKind.EPOCH, 1, ME)
-    assert replica.fetched(3.5, [], is_end=True) == []
-    assert frames(replica.fetched(4.0, [], is_end=True)) == [asked]  # again: it was not seen
-    actions = replica.fetched(4.1, [(0, asked.encode()), (1, asked.encode())], is_end=True)
+    assert replica.fetched(4.5, [], is_end=True) == []
+    assert frames(replica.fetched(5.0, [], is_end=True)) == [asked]  # again: it was not seen
+    actions = replica.fetched(5.1, [(0, asked.encode()), (1, asked.encode())], is_end=True)
     assert actions[0] == BeginLeading(1, 0)
     assert replica.role is ReplicaRole.LEADER
-    assert replica.serves(4.9)
-    assert not replica.serves(5.0)  # the frame was first sent at 3.0
+    assert replica.serves(5.9)
+    assert not replica.serves(6.0)  # the frame was first sent at 4.0
 
 
 def test_a_standby_writes_what_is_accepted_and_follows_whoever_leads() -> None:
@@ -83,9 +83,8 @@ def test_a_standby_writes_what_is_accepted_and_follows_whoever_leads() -> None:
 def test_replica_leads_once_all_records_before_its_epoch_are_applied() -> None:
     replica = Replica(ME, 0.0)
     replica.fetched(0.1, [(0, epoch_frame(1, 0, OTHER).encode())], is_end=True)
-    asked: list[LogFrame] = []
     for at in range(1, 40):
-        asked = asked or frames(replica.fetched(0.1 + at / 10, [], is_end=True))
+        asked = frames(replica.fetched(0.1 + at / 10, [], is_end=True))
     records = [(1, data(0, b"late")), (2, asked[0].encode()), (3, data(4, b"too late"))]
     actions = replica.fetched(4.1, records, is_end=True)
     assert others(actions) == [WriteAccepted(0, b"late"), BeginLeading(2, 4)]
