@@ -194,7 +194,7 @@ def decode_batch(data: bytes) -> list[HandedConnection]:
     try:
         check_version(version_of(data))
         batch = _decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise HandOverRefused(f"the state of connections cannot be read: {error}") from error
     if len(batch.connections) > MOST_CONNECTIONS:
         raise HandOverRefused(f"{len(batch.connections)} connections in one batch, more than {MOST_CONNECTIONS}")

@@ -88,7 +88,7 @@ class ClusterProgress:
             return StoreProgress(name, -1, None)
         try:
             report = msgspec.json.decode(found.metadata or "", type=StoreReport)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             report = None
         return StoreProgress(name, found.offset, report)
 

@@ -107,7 +107,7 @@ def read_manifest(target: Path) -> BackupManifest | None:
         manifest = msgspec.json.decode((target / MANIFEST).read_bytes(), type=BackupManifest)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BackupUnusable(target, str(error)) from error
     if manifest.format != FORMAT:
         raise BackupUnusable(target, f"format {manifest.format}; this program reads format {FORMAT}")

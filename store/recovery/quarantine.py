@@ -101,7 +101,7 @@ class Quarantine:
         for path in self.folder.glob("*.json"):
             try:
                 found.append(msgspec.json.decode(path.read_bytes(), type=Finding))
-            except (OSError, msgspec.DecodeError):
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
                 continue
         return sorted(found, key=lambda finding: (finding.start, finding.end))
 

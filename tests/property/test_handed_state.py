@@ -217,6 +217,14 @@ def test_a_state_that_is_cut_or_changed_is_refused_or_read(handed: HandedConnect
         decode_batch(bytes(packed[: data.draw(st.integers(0, len(packed)))]))
 
 
+@given(connections)
+def test_text_that_is_not_utf_8_is_refused(handed: HandedConnection) -> None:
+    """The decoder has an error of its own for that."""
+    packed = encode_batch([msgspec.structs.replace(handed, auth_method="name-of-a-method")])
+    with pytest.raises(HandOverRefused, match="cannot be read"):
+        decode_batch(packed.replace(b"name-of-a-method", b"\x8fame-of-a-method"))
+
+
 def test_handed_state_of_another_version_is_refused_with_both_numbers() -> None:
     other = msgspec.msgpack.encode(HandedBatch(version=VERSION + 1, connections=[]))
     with pytest.raises(HandOverRefused, match=f"version {VERSION + 1}, and this release knows version {VERSION}"):

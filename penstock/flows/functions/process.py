@@ -147,7 +147,7 @@ class FunctionProcess:
                     found.append(decode_answer(frame))
         except OSError:
             pass
-        except (OverflowError, msgspec.DecodeError):
+        except (OverflowError, msgspec.DecodeError, UnicodeDecodeError):
             self._is_garbled = True
         return found
 

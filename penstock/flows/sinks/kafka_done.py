@@ -173,6 +173,6 @@ class DoneTopic:
             return None
         try:
             return _decode(found)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             reason = f"another program has written there, or a later version: {error}"
             raise SinkAway(f"Kafka: topic {self.name}: {reason}; give the flow another kafka.id") from None

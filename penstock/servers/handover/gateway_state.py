@@ -64,5 +64,5 @@ def _decoded(data: bytes, decode: Callable[[bytes], T]) -> T:
     try:
         check_version(version_of(data))
         return decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise HandOverRefused(f"the state of the gateway (version {VERSION}) cannot be read: {error}") from error
