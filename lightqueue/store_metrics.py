@@ -86,6 +86,12 @@ _STORE: tuple[Figure[MessageStore], ...] = (
         "reason",
     ),
     Figure(
+        "penstock_delayed_rolled_total",
+        "counter",
+        "Times that a delayed message rolled on: retention appended it again, as it was not due yet.",
+        lambda store: store.upkeep.rolled,
+    ),
+    Figure(
         "penstock_left_messages_waiting",
         "gauge",
         "Wills and delayed messages that are due and wait for a gateway to judge them.",

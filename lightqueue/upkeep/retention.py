@@ -57,6 +57,7 @@ class Retention:
         self._state = state
         self._append = append
         self._settings = settings
+        self.rolled = 0  # times that a delayed message was appended again because its part of the log was to be dropped
         self.holds = LogHolds(log, state.log_readers, settings, append)
         self._worker = ThreadPoolExecutor(1, "penstock-retention")
 
@@ -164,7 +165,7 @@ class Retention:
                 if delayed.place(pending.due_ms, pending.first_offset) == pending.log_offset:
                     record = record_of(self._log, pending)
                     if record is not None:  # else it is given up when it is due
-                        add_again(batch, record, pending, is_pending=True)
+                        self.rolled += add_again(batch, record, pending, is_pending=True)
                 if batch.size >= CARRY_BYTES:
                     self._append(batch)
                     batch.clear()

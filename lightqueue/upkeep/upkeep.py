@@ -60,6 +60,11 @@ class Upkeep:
         return self._dropping is not None or self._trimming is not None or self._has_to_trim
 
     @property
+    def rolled(self) -> int:
+        """How often a delayed message rolled on: it was not due when its part of the log was dropped."""
+        return self._retention.rolled
+
+    @property
     def refusing(self) -> StoreError | None:
         """The reason why messages are refused: a reader of the log may not lose what retention is to drop."""
         return self._retention.holds.refusing

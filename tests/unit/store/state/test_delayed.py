@@ -27,6 +27,7 @@ from tests.support.stores import (
     run_upkeep,
 )
 
+TICK_MS = 50
 EXPIRES_IN_10_S = b"\2\0\0\0\x0a"
 
 
@@ -184,6 +185,19 @@ def test_how_late_they_are_is_counted_as_how_long_deliveries_take(
     assert (store.dispatching.late, store.dispatching.late_ms) == ([*counted, 0], late_ms)
 
 
+@pytest.mark.catalogue("J38")
+def test_each_of_ten_thousand_in_a_second_goes_out_at_the_next_tick(open_store: Stores, clock: StoppedClock) -> None:
+    store = open_store()
+    begin_ms = clock.now_ms + 1_000
+    for step in range(100):
+        publish_delayed(store, "t", *([b"x"] * 100), due_ms=begin_ms + 7 * step)
+    for _ in range(40):
+        clock.now_ms += TICK_MS
+        tick(store)
+    in_time = sum(store.dispatching.late[: sum(bound <= TICK_MS for bound in DELIVERY_BOUNDS_MS)])
+    assert (in_time, sum(store.dispatching.late), pending(store)) == (10_000, 10_000, [])
+
+
 def test_delayed_message_later_than_any_bound_counts_in_the_last_bucket(
     open_store: Stores, clock: StoppedClock
 ) -> None:
@@ -291,10 +305,11 @@ def test_delayed_messages_outlive_retention(
     due_ms = clock.now_ms + 10**9
     offsets = [publish_delayed(store, f"t/{i}", b"%d" % i, due_ms=due_ms + i % 2) for i in range(10)]
     assert store.dispatching.cancel(due_ms, offsets[4])
-    for _ in range(3):
+    for turn in range(3):
         fill(store, 4)
         run_upkeep(store)
         assert store.log.base > offsets[-1]
+        assert store.upkeep.rolled == 9 * (turn + 1)
         assert all(each.log_offset > store.log.base for each in pending(store))
     assert sorted(each.first_offset for each in pending(store)) == sorted(set(offsets) - {offsets[4]})
     store = open_store(crash_copy(tmp_path / "data", tmp_path / "copy"), retention_bytes=KEPT_BYTES)
