@@ -71,7 +71,7 @@ def test_a_store_with_an_empty_disk_copies_the_log(stores: ReplicatedStores) -> 
     assert list(copying.glob("*"))
     assert not list((second.data / "index").glob("*.sst"))
     second.start()  # it asks for a store to copy, and does not lead
-    wait_for(lambda: roles(stores)["store-1"] == "copies", "the second store has told Kafka that it copies")
+    wait_for(lambda: roles(stores).get("store-1") == "copies", "the second store has told Kafka that it copies")
     first.start()
     stores.leads(first)
     wait_for(lambda: stores.log_of(second) == stores.log_of(first), "the second store follows")
