@@ -22,6 +22,7 @@ from loadtest.devices.run import WorkloadRun, run
 from loadtest.errors import BrokerRefuses
 from loadtest.report.results import read
 from loadtest.workloads.workload import Publishers, Subscribers, Timing, Workload, WorkloadStep, load, shipped
+from tests.bench import locks
 from tests.interop.programs import penstock
 from tests.interop.programs import run as run_program
 from tests.support.certificates import authority, vouched_for
@@ -363,3 +364,11 @@ def test_the_model_as_a_table_and_as_json() -> None:
     found = json.loads(run_program(*command, "--json"))
     assert found["needs"]["gateways"] >= 10
     assert found["demand"]["queues"] == 10_000_000
+
+
+@pytest.mark.catalogue("M45")
+def test_locks_are_measured_beside_a_single_writer(capsys: pytest.CaptureFixture[str]) -> None:
+    locks.main(0.02, 1)
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert len(rows) == len(locks.KINDS) * len(locks.THREADS) * len(locks.BODY_BYTES)
+    assert all(float(row.split(" | ")[3].replace(",", "")) > 1_000 for row in rows)
