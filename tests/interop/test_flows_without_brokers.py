@@ -115,11 +115,6 @@ class BrokenOff:
         for wire in self._wires.values():
             wire.mend()
 
-    def slow_down(self) -> None:
-        """Each piece of what either side says comes 0.1 s later."""
-        for wire in self._wires.values():
-            wire.delay(0.1)
-
     def close(self) -> None:
         for wire in self._wires.values():
             wire.close()
@@ -218,46 +213,6 @@ def test_flows_go_on_once_their_brokers_are_back(
         pings.close()
         taker.leave()
         outage.close()
-
-
-@pytest.mark.nightly
-def test_flows_over_slow_lines_bring_everything_once(
-    rabbitmq: RabbitMqBroker, mosquitto: Mosquitto, penstock_server: ServerFactory, tmp_path: Path
-) -> None:
-    name, queue = f"slow-{uuid.uuid4().hex}", new_queue(rabbitmq)
-    rabbitmq.make(name, {name: "plant.#"})
-    lines = BrokenOff(rabbitmq, mosquitto)
-    lines.slow_down()
-    file = tmp_path / "flows.toml"
-    file.write_text(FLOWS.format(name=name, queue=queue, lines=tmp_path / "lines.ndjson", **lines.ports()))
-    server = penstock_server(settings={"flows.file": file})
-    taker = PahoClient(mosquitto.port, client_id="taker").connect().subscribe("site/#", 1)
-    in_queue = QueueTaker(rabbitmq, name)
-    wait_until(lambda: all(row["consumers"] for row in rows(server).values()) and len(rows(server)) == 5)
-    publisher = NumbersPublisher(f"unix://{server.data.absolute()}/console.sock", pause_s=0.01)
-    queuer, device = SteadyQueuer(rabbitmq, queue), SteadyDevice(mosquitto.port, pause_s=0.01)
-    try:
-        with Client(f"unix://{server.data.absolute()}/console.sock", timeout_s=PATIENCE_S) as client:
-            wait_until(lambda: len(payloads(client, "line/#")) > 500 and len(payloads(client, "amqp/#")) > 500)
-            for each in (publisher, queuer):
-                each.finish()
-            device.close()
-            acked = publisher.acked
-            wait_until(lambda: acked <= {int(each) for each in taker.distinct(1)})
-            wait_until(lambda: acked <= {int(each) for each in in_queue.bodies()})
-            wait_until(lambda: set(payloads(client, "amqp/#")) >= {b"%d" % i for i in range(queuer.confirmed)})
-            wait_until(lambda: len(payloads(client, "line/#")) >= device.acked)
-            found = payloads(client, "amqp/#")
-            assert len(found) == len(set(found))
-            for topic in range(3):
-                assert [int(each) for each in payloads(client, f"line/{topic}")] == list(range(topic, device.acked, 3))
-            assert not any(row["away"] or row["error"] for row in rows(server).values())
-    finally:
-        for each in (publisher, queuer):
-            each.finish()
-        device.close()
-        taker.leave()
-        lines.close()
 
 
 def rows(server: PenstockServer) -> dict[str, dict[str, Any]]:
