@@ -64,7 +64,6 @@ class QueueReads:
         self._kept = 0  # queue_offset of the first message in the log, when ...
         self._as_of = -1  # ... the log began there
         self._told_until = 0
-        self._untold = (-1, 0)  # a queue_offset, and how many messages before it are gone that no message has said
         self._gone = 0  # messages that were found gone one by one, which no message has said
         self._lost: dict[int, int] = {}  # how many messages are gone that a message says, by its queue_offset
 
@@ -76,7 +75,7 @@ class QueueReads:
         if self._tier is None or start >= self._kept_from():
             records = self._queues.read(self._queue, start, most, max_bytes)
             if records.first == start:
-                return records if start != self._untold[0] else self._told(start, start, records)
+                return records
             if not self._is_in_tier(start):
                 lost = lost_before(records) if records.count else 0
                 return self._told(start, max(start, records.first - lost), records)
@@ -162,14 +161,10 @@ class QueueReads:
             self._told_until = until
             self.skipped += new
             self._tell_skipped(new)
-        missing = until - start
-        if start == self._untold[0]:
-            missing += self._untold[1]
-        if records.count and missing:
-            missing += lost_before(records)
+        if missing := until - start:
+            missing += self._lost.pop(start, 0)  # of a message that was to come there, and is gone as well
+            missing += lost_before(records) if records.count else 0
             self._lost[records.first] = max(missing, self._lost.get(records.first, 0))
-        elif missing:
-            self._untold = records.first, missing
         return records
 
     def _telling(self, records: Records) -> Records:
