@@ -21,6 +21,7 @@ from penstock.config.settings_tree import (
     section_of,
     value_of,
 )
+from penstock.config.toml_text import toml_value
 from penstock.errors import SettingsError
 
 __all__ = ["Settings", "load", "render"]
@@ -166,14 +167,6 @@ def _toml_lines(setting: Setting, value: object, hide_secrets: bool) -> Iterator
     name = setting.path.rpartition(".")[2]
     shown = setting.shown(value) if hide_secrets else None
     if shown is not None:
-        yield f"# {name} is set, but hidden here, as it is a secret: {_toml_value(shown)}"
+        yield f"# {name} is set, but hidden here, as it is a secret: {toml_value(shown)}"
         return
-    yield f"# {name} is not set" if value is None else f"{name} = {_toml_value(value)}"
-
-
-def _toml_value(value: object) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    # JSON text of integers, booleans and strings is TOML too, but for a bare DEL.
-    text = json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
-    return text.replace("\x7f", "\\u007f")
+    yield f"# {name} is not set" if value is None else f"{name} = {toml_value(value)}"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.config.toml_text import toml_value
 from penstock.migration.mosquitto_conf import (
     LOCAL_PORT,
     AclRule,
@@ -259,13 +260,11 @@ def _bridge(bridge: ConfBridge, made: Migration) -> None:
     is_tls = bool(bridge.value("bridge_cafile", "bridge_capath", "bridge_certfile"))
     host, _, port = address[0].partition(":")
     url = f"mqtt{'s' * is_tls}://{host}{f':{port}' if port else ''}"
-    taken: set[str] = set()
     for number, topic in enumerate(bridge.topics, 1):
         for flow in _flows_of(bridge, topic, url, made):
             name = re.sub(r"[^a-z0-9-]+", "-", bridge.name.lower()).strip("-") or "bridge"
             name += ("-out" if "://" in str(flow["to"]) else "-in") + (f"-{number}" if len(bridge.topics) > 1 else "")
-            taken.add(name)
-            made.flows[name] = {**flow, "mqtt": _login(bridge, topic)}
+            made.flows[name] = flow
             if ca := bridge.value("bridge_cafile"):
                 made.flows[name]["ca_file"] = ca
     if bridge.value("remote_password", "password"):
@@ -287,6 +286,7 @@ def _flows_of(bridge: ConfBridge, topic: ConfLine, url: str, made: Migration) ->
     if direction not in ("", "out", "in", "both"):
         made.notes.append(f"{where}: {direction} is no direction; left out")
         return
+    login = {"mqtt": _login(bridge, qos)}
     if qos == "2":
         made.notes.append(f"{where}: a flow from a broker comes at QoS 1; ids keep messages of flows from coming twice")
     if direction in ("", "out", "both"):
@@ -298,7 +298,7 @@ def _flows_of(bridge: ConfBridge, topic: ConfLine, url: str, made: Migration) ->
                 flow["to"] = f"{url}/{remote[:-1]}"
             else:
                 flow["map"] = {"topic": f"{remote}{{topic}}"}
-        yield flow
+        yield flow | login
     if direction in ("in", "both"):
         flow = {"from": f"{url}/{remote}{pattern}", "to": "penstock:"}
         if local != remote:
@@ -306,10 +306,10 @@ def _flows_of(bridge: ConfBridge, topic: ConfLine, url: str, made: Migration) ->
                 made.notes.append(f"{where}: add map.topic: it is to put {local!r} in place of {remote!r}")
             else:
                 flow["map"] = {"topic": f"{local}{{topic}}"}
-        yield flow
+        yield flow | login
 
 
-def _login(bridge: ConfBridge, topic: ConfLine) -> Table:
+def _login(bridge: ConfBridge, qos: str) -> Table:
     login: Table = {}
     if user := bridge.value("remote_username", "username"):
         login["user"] = user
@@ -319,9 +319,8 @@ def _login(bridge: ConfBridge, topic: ConfLine) -> Table:
         login["id"] = client_id
     if bridge.value("bridge_protocol_version") in ("mqttv311", "mqttv31"):
         login["version"] = "3.1.1"
-    words = topic.value.split()
-    if len(words) > 2 and words[2] in ("0", "2"):
-        login["qos"] = int(words[2])
+    if qos in ("0", "2"):
+        login["qos"] = int(qos)
     return login
 
 
@@ -355,20 +354,6 @@ def _left_over(conf: MosquittoConf, made: Migration) -> None:
 # --- text
 
 
-def toml(value: object) -> str:
-    """A value of TOML 1.0, in one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{name} = {toml(each)}" for name, each in value.items()) + " }"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in escaped) + '"'
-
-
 def _plain(text: str) -> str:
     """For a comment, which may have no control characters."""
     return "".join(each if each.isprintable() else "?" for each in text)
@@ -378,7 +363,7 @@ def files(made: Migration, source: str) -> dict[str, str]:
     """The files that a migration makes, by name; penstock.toml is the first."""
     lines = [f"# Made from {source} by `penstock migrate`.", *(f"# Look at: {_plain(note)}" for note in made.notes)]
     for room, settings in made.settings.items():
-        lines += ["", f"[{room}]", *(f"{name} = {toml(value)}" for name, value in settings.items())]
+        lines += ["", f"[{room}]", *(f"{name} = {toml_value(value)}" for name, value in settings.items())]
     if made.users:
         lines += ["", "# Users that need a password here:"]
         lines += [f"#   penstock passwd passwords {_plain(shlex.quote(each))}" for each in made.users]
@@ -386,11 +371,11 @@ def files(made: Migration, source: str) -> dict[str, str]:
     if made.has_rules:
         lines = ["# The first rule that matches decides; docs/security.md.", 'default = "deny"']
         for rule in made.rules:
-            lines += ["", "[[rule]]", *(f"{name} = {toml(value)}" for name, value in rule.items())]
+            lines += ["", "[[rule]]", *(f"{name} = {toml_value(value)}" for name, value in rule.items())]
         found["permissions.toml"] = "\n".join(lines) + "\n"
     if made.flows:
         lines = ["# penstock serve --config penstock.toml --flows flows.toml; docs/flows.md."]
         for name, flow in made.flows.items():
-            lines += ["", f"[flow.{name}]", *(f"{key} = {toml(value)}" for key, value in flow.items())]
+            lines += ["", f"[flow.{name}]", *(f"{key} = {toml_value(value)}" for key, value in flow.items())]
         found["flows.toml"] = "\n".join(lines) + "\n"
     return found

@@ -23,9 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from gateway.auth.passwords import PasswordLine, hashed
+from penstock.config.toml_text import toml_value
 from penstock.errors import PenstockError, UsageError
 from penstock.secure.authority import Authority, Issued, hosts_of
-from penstock.secure.texts import OPERATOR, PASSWORDS, PERMISSIONS, SETTINGS, toml_text
+from penstock.secure.texts import OPERATOR, PASSWORDS, PERMISSIONS, SETTINGS
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:]+")
@@ -104,7 +105,7 @@ class SecureFolder:
             "passwords": "passwords",
             **{f"{role}_token": f"tokens/{role}" for role in ROLES},
         }
-        return SETTINGS.format(**{name: toml_text(self.path / file) for name, file in files.items()})
+        return SETTINGS.format(**{name: toml_value(self.path / file) for name, file in files.items()})
 
     # --- later
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,10 +88,6 @@ max_qos = 1
 """
 
 PASSWORDS = "# Hashes of passwords; `penstock passwd` changes them.\n"
-
-
-def toml_text(path: Path) -> str:
-    return json.dumps(str(path), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def next_steps(folder: Path, host: str, device: str) -> str:
