@@ -22,6 +22,7 @@ from penstock.sync import Client
 from tests.crash.sick_disk import FullDisk, small_disk
 from tests.interop.programs import PahoClient, penstock, run
 from tests.support.amqp_flows import flow_from_queue, new_queue, payloads, put, waiting, with_id
+from tests.support.flows_fixtures import client as client
 from tests.support.flows_part import FlowsPart
 from tests.support.rabbitmq_broker import RabbitMqBroker
 from tests.support.rabbitmq_queues import QueueTaker
@@ -52,12 +53,6 @@ def store(tmp_path: Path, disk: FullDisk) -> Iterator[StoreProcess]:
     store = StoreProcess(tmp_path, settings={"store.segment_bytes": 4 << 20})
     yield store
     store.close()
-
-
-@pytest.fixture
-def client(store: StoreProcess) -> Iterator[Client]:
-    with Client(store.url.replace("tcp://", "penstock://"), timeout_s=PATIENCE_S) as client:
-        yield client
 
 
 def fill(disk: FullDisk, client: Client) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.sync import Client
+from tests.support.flows_fixtures import store as store
 from tests.support.flows_part import FlowsPart, letters
 from tests.support.hook_server import CUT, SILENT, HookServer
 from tests.support.store_process import StoreProcess
@@ -26,13 +27,6 @@ PATIENCE_S = 60
 
 def wait_until(condition: Any) -> None:
     until(condition, PATIENCE_S)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreProcess]:
-    store = StoreProcess(tmp_path)
-    yield store
-    store.close()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 from penstock.sync import Client
 from tests.interop.programs import penstock, run
 from tests.support.amqp_flows import flow_from_queue, new_queue, payloads, put, with_id
+from tests.support.flows_fixtures import client as client
+from tests.support.flows_fixtures import store as store
 from tests.support.flows_part import FlowsPart, letters
 from tests.support.rabbitmq_broker import NO_DISK, SOME_DISK, RabbitMqBroker
 from tests.support.rabbitmq_queues import QueueTaker
@@ -25,19 +27,6 @@ WHY = "it takes no messages, as its memory or disk is full; free some of it"
 
 def wait_until(condition: Callable[[], Any]) -> None:
     until(condition, PATIENCE_S)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreProcess]:
-    store = StoreProcess(tmp_path)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def client(store: StoreProcess) -> Iterator[Client]:
-    with Client(store.url.replace("tcp://", "penstock://"), timeout_s=PATIENCE_S) as client:
-        yield client
 
 
 @pytest.fixture

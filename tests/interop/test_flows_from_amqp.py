@@ -14,6 +14,7 @@ from loadtest.ports import HOST
 from penstock.sync import Client
 from tests.interop.programs import penstock, run
 from tests.support.amqp_flows import flow_from_queue, new_queue, payloads, put, waiting, with_id
+from tests.support.flows_fixtures import client as client
 from tests.support.flows_part import FlowsPart
 from tests.support.rabbitmq_broker import RabbitMqBroker
 from tests.support.rabbitmq_queues import QueueTaker
@@ -33,12 +34,6 @@ def store(tmp_path: Path) -> Iterator[StoreProcess]:
     store = StoreProcess(tmp_path, settings={"wire.max_frame_bytes": 256 << 10})
     yield store
     store.close()
-
-
-@pytest.fixture
-def client(store: StoreProcess) -> Iterator[Client]:
-    with Client(store.url.replace("tcp://", "penstock://"), timeout_s=PATIENCE_S) as client:
-        yield client
 
 
 def test_messages_from_amqp_are_mapped_or_rejected(

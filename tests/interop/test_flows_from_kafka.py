@@ -17,6 +17,7 @@ from confluent_kafka.cimpl import NewPartitions
 from penstock.flows.sources.kafka import MOST_IN_HAND
 from penstock.sync import Client
 from tests.interop.test_console_process import passwords
+from tests.support.flows_fixtures import client as client
 from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_flows import flow_from, new_topic, produce, producer, stored
@@ -41,12 +42,6 @@ def store(tmp_path: Path) -> Iterator[StoreProcess]:
     store = StoreProcess(tmp_path, settings=SMALL_FRAMES)
     yield store
     store.close()
-
-
-@pytest.fixture
-def client(store: StoreProcess) -> Iterator[Client]:
-    with Client(store.url.replace("tcp://", "penstock://"), timeout_s=PATIENCE_S) as client:
-        yield client
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from penstock.sync import Client
+from tests.support.flows_fixtures import client as client
+from tests.support.flows_fixtures import store as store
 from tests.support.flows_part import FlowsPart
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_flows import produce, stored
@@ -22,19 +22,6 @@ PATIENCE_S = 120
 
 def wait_until(condition: Callable[[], bool]) -> None:
     until(condition, PATIENCE_S)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreProcess]:
-    store = StoreProcess(tmp_path)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def client(store: StoreProcess) -> Iterator[Client]:
-    with Client(store.url.replace("tcp://", "penstock://"), timeout_s=PATIENCE_S) as client:
-        yield client
 
 
 def secured_of(kafka: KafkaBroker) -> KafkaSecured:

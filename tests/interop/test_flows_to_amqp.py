@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.sync import Client
+from tests.support.flows_fixtures import client as client
+from tests.support.flows_fixtures import store as store
 from tests.support.flows_part import FlowsPart, letters
 from tests.support.rabbitmq_broker import MOST_MESSAGE_BYTES, NO_MEMORY, SOME_MEMORY, RabbitMqBroker
 from tests.support.rabbitmq_queues import QueueTaker
@@ -21,19 +22,6 @@ PATIENCE_S = 90
 
 def wait_until(condition: object) -> None:
     until(condition, PATIENCE_S)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreProcess]:
-    store = StoreProcess(tmp_path)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def client(store: StoreProcess) -> Iterator[Client]:
-    with Client(store.url.replace("tcp://", "penstock://"), timeout_s=PATIENCE_S) as client:
-        yield client
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,8 @@ import pytest
 from penstock.sync import Client
 from tests.interop.programs import penstock
 from tests.rooms import ROOT
+from tests.support.flows_fixtures import client as client
+from tests.support.flows_fixtures import store as store
 from tests.support.flows_part import FlowsPart, letters
 from tests.support.store_process import StoreProcess
 from tests.support.stores import wait_until as until
@@ -22,19 +23,6 @@ FUNCTIONS = "python:tests.interop.functions_of_flows"
 
 def wait_until(condition: object) -> None:
     until(condition, PATIENCE_S)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreProcess]:
-    store = StoreProcess(tmp_path)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def client(store: StoreProcess) -> Iterator[Client]:
-    with Client(store.url.replace("tcp://", "penstock://"), timeout_s=PATIENCE_S) as client:
-        yield client
 
 
 def flow(function: str, more: str = "") -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.sync import Client
 from tests.interop.programs import penstock, run
+from tests.support.flows_fixtures import store as store
 from tests.support.flows_part import FlowsPart, letters
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_relay import CREATE_TOPICS, DESCRIBE_CONFIGS, KafkaRelay
@@ -26,13 +27,6 @@ PATIENCE_S = 60
 
 def wait_until(condition: Callable[[], Any]) -> None:
     until(condition, PATIENCE_S)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreProcess]:
-    store = StoreProcess(tmp_path)
-    yield store
-    store.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,8 @@ import pytest
 from penstock.sync import Client
 from tests.conftest import ServerFactory, StartMosquitto
 from tests.interop.programs import PahoClient
+from tests.support.flows_fixtures import client as client
+from tests.support.flows_fixtures import store as store
 from tests.support.flows_part import FlowsPart, letters
 from tests.support.server_process import free_port, start_mosquitto
 from tests.support.store_process import StoreProcess
@@ -22,19 +23,6 @@ PATIENCE_S = 60
 
 def wait_until(condition: object) -> None:
     until(condition, PATIENCE_S)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreProcess]:
-    store = StoreProcess(tmp_path)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def client(store: StoreProcess) -> Iterator[Client]:
-    with Client(store.url.replace("tcp://", "penstock://"), timeout_s=PATIENCE_S) as client:
-        yield client
 
 
 def flow(name: str, to: str, more: str = "", format: str = "raw") -> str:
