@@ -4,7 +4,7 @@ from libc.stdint cimport uint64_t
 
 
 cdef class DealtShare:
-    """What a session was handed of one group, and what is to be told of it. Its acknowledgements are merged as they come."""
+    """Messages of one group that a session was handed, and the acknowledgements that the store is to be told, merged."""
 
     def __cinit__(self, *args, **kwargs):
         self.in_flight = {}

@@ -3,7 +3,7 @@
 cdef bint settle_dealt(Link link, uint16_t packet_id) except -1:
     """Take a PUBACK for what the session keeps. False: it is no DealtMessage at QoS 1, and the session's own business.
 
-    Unless somebody waits for it, no turn is asked for: what is done with is told with the next one, or the next tick.
+    It asks for a turn only if a consumer waits for the store to know: otherwise the next turn, or the next tick, tells it.
     """
     cdef object kept = link.inflight.kept[packet_id]
     cdef DealtMessage dealt
