@@ -115,7 +115,7 @@ class Replays:
             if replay.page is not None:
                 return self._send(session, replay, *replay.page)
         replay = min(session.replays, key=attrgetter("next"))
-        replay.reached = replay.next
+        replay.reached = max(replay.start, replay.next)  # `next` may stand inside what was sent before
         if replay.ahead is not None:
             self._take(session, replay, replay.ahead)
             return None if replay.page is None else self._send(session, replay, *replay.page)

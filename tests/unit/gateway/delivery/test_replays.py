@@ -5,11 +5,21 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.mqtt.packets import PubAck, QoS, RetainHandling, SubAck, SubscriptionRequest, UnsubAck, Unsubscribe
+from gateway.mqtt.codec import encode
+from gateway.mqtt.packets import (
+    PubAck,
+    Publish,
+    QoS,
+    RetainHandling,
+    SubAck,
+    SubscriptionRequest,
+    UnsubAck,
+    Unsubscribe,
+)
 from gateway.mqtt.reason_codes import ReasonCode
 from store.files.segment import segment_paths
 from store.records.records import RECORD_HEADER_BYTES
-from tests.support.mqtt_bench import Bench, Client
+from tests.support.mqtt_bench import Bench, Client, acknowledgement, connect_packet
 from tests.support.stores import commit_log, flip, read_all
 
 
@@ -266,3 +276,29 @@ def test_lost_messages_before_a_skipped_one_are_reported_too(history: Bench) -> 
     client.subscribe(wanted, user_properties=(("penstock-from", "earliest"),))
     (message,) = client.messages()
     assert (message.payload, message.properties.user_properties) == (b"another's", (("penstock-lost", "1"),))
+
+
+@pytest.mark.parametrize("turns", range(2, 16))
+def test_messages_before_a_lost_one_come_once_whenever_the_client_leaves(bench: Bench, turns: int) -> None:
+    """The replay in place of the lost message begins behind what the client has acknowledged."""
+    bench.durable("a").subscribe("line/7", qos=1)
+    client = bench.connect("b")
+    for i in range(4):
+        client.publish("line/7", b"%d" % i, qos=1)
+    bench.pass_time(1)
+    last = read_all(bench.store, bench.store.queues.topic_queue(b"line/7"))[-1]
+    (segment,) = segment_paths(commit_log(bench.store).folder)
+    bench.restart()
+    flip(segment, last.log_offset + RECORD_HEADER_BYTES)
+    bench.restart()
+    client = bench.client()
+    client.feed(encode(connect_packet("a", clean_start=False, session_expiry_interval=3_600), 5))
+    acknowledged = []
+    for _ in range(turns):
+        bench.loop.turn()
+        for packet in client.received():
+            if isinstance(packet, Publish):
+                acknowledged.append(packet.payload)
+                client.feed(encode(acknowledgement(packet) or packet, 5))
+    client.lose()
+    assert acknowledged + bench.durable("a").take() == [b"0", b"1", b"2"]
