@@ -166,14 +166,12 @@ class TopicAtWork:
         """Take partitions on."""
         for partition in sorted(partitions):
             appends = NumberedAppends(self._client.another_link(peer_name(self._flow, self._topic, partition)))
-            feed = PartitionFeed(
-                self._flow, partition, self._client.message, appends, self._counts, self._start_of, self._settled
-            )
+            feed = PartitionFeed(self._flow, partition, self._client.message, appends, self._counts, self)
             self._feeds[partition] = feed
             self._appends.append(appends)
             self._tasks.append(asyncio.create_task(feed.run()))
 
-    async def _start_of(self, partition: int) -> int:
+    async def start_of(self, partition: int) -> int:
         """Where a partition begins that the store does not know."""
         while True:
             try:
@@ -182,7 +180,7 @@ class TopicAtWork:
                 self._trouble(said_by_kafka(error))
                 await asyncio.sleep(WAIT_S)
 
-    def _settled(self, count: int, size_bytes: int) -> None:
+    def settled(self, count: int, size_bytes: int) -> None:
         self._in_hand -= count
         self._in_hand_bytes -= size_bytes
         self._room.set()

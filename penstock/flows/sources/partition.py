@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Protocol, cast
 
@@ -59,6 +59,16 @@ class FeedPack(NamedTuple):
     letters: int
 
 
+class PartitionOwner(Protocol):
+    """The owner of all feeds of a topic."""
+
+    async def start_of(self, partition: int) -> int:
+        """Where a partition begins that the store does not know."""
+
+    def settled(self, count: int, size_bytes: int) -> None:
+        """So many records, and bytes, are not in hand any more."""
+
+
 class PartitionFeed:
     """Owner of the records of one partition that are in hand, and of how far it has come."""
 
@@ -69,11 +79,9 @@ class PartitionFeed:
         make: Make,
         appends: Appends,
         counts: FlowCounts,
-        start: Callable[[int], Awaitable[int]],
-        settled: Callable[[int, int], None],
+        owner: PartitionOwner,
     ) -> None:
-        """`make`: what is stored of a message. `start`: where a partition begins that the store does not know.
-        `settled` is told how many records, and bytes, are not in hand any more."""
+        """`make`: what is stored of a message."""
         self.partition = partition
         self.begun = asyncio.Event()  # it is known where it begins, and the store knows it as well
         self.fetch_from: int | None = None
@@ -85,7 +93,7 @@ class PartitionFeed:
         self.why_waiting = ""
         """Why the store takes nothing; empty: it does."""
         self._flow, self._make, self._appends, self._counts = flow, make, appends, counts
-        self._start, self._on_settled = start, settled
+        self._owner = owner
         self._records: deque[KafkaRecord] = deque()
         self.in_hand_bytes = 0
         self._under_way = 0  # so many of the first ones may be in an Append
@@ -101,7 +109,7 @@ class PartitionFeed:
     def add(self, records: Sequence[KafkaRecord]) -> None:
         """What the consumer read. Dropped if it is about to be read again."""
         if self.fetch_from is not None:
-            self._on_settled(len(records), sum(map(len, records)))
+            self._owner.settled(len(records), sum(map(len, records)))
             return
         self.fetched = records[-1].offset + 1
         self._records.extend(records)
@@ -119,7 +127,7 @@ class PartitionFeed:
             self.in_hand_bytes -= len(dropped)
             self.fetched = dropped.offset
         if len(self._records) < before:
-            self._on_settled(before - len(self._records), before_bytes - self.in_hand_bytes)
+            self._owner.settled(before - len(self._records), before_bytes - self.in_hand_bytes)
 
     def skip_to(self, offset: int) -> None:
         """What stands before that cannot be read any more."""
@@ -140,7 +148,7 @@ class PartitionFeed:
                 self.why_waiting = str(error)
 
     async def _begin(self, known: int) -> None:
-        start = known or await self._start(self.partition)
+        start = known or await self._owner.start_of(self.partition)
         if start > known:
             await self._appends.append(start, b"")
         self.position = self._told = self.fetch_from = start
@@ -166,7 +174,7 @@ class PartitionFeed:
         self._under_way = max(0, self._under_way - count)
         if count:
             self.in_hand_bytes -= size_bytes
-            self._on_settled(count, size_bytes)
+            self._owner.settled(count, size_bytes)
 
     # --- sending
 

@@ -65,6 +65,16 @@ class QueuePack(NamedTuple, Generic[M]):
     rejected: list[tuple[M, str]]
 
 
+class StoredForm(NamedTuple, Generic[M]):
+    """What is stored of a queue's messages."""
+
+    of: Callable[[M], ToStore | None]
+    """Of one message; None: it is left out. Raises Unfit."""
+    letter: Callable[[M, str, bool], ToStore] | None = None
+    """Of one that can never be stored, with the reason, and with its payload or without. Without letters such a message
+    is rejected, and the broker's."""
+
+
 class QueueFeed(Generic[M]):
     """Owner of the messages of a queue that are in hand."""
 
@@ -75,17 +85,14 @@ class QueueFeed(Generic[M]):
         appends: Appends,
         known: KnownIds,
         counts: FlowCounts,
-        becomes: Callable[[M], ToStore | None],
-        letter: Callable[[M, str, bool], ToStore] | None = None,
+        form: StoredForm[M],
     ) -> None:
-        """`make`: what is stored of a message. `becomes`: what that is; None: it is left out. It raises Unfit.
-        `letter`: of one that can never be stored, with the reason, and with its payload or without. Without letters
-        such a message is rejected, and the broker's."""
+        """`make` makes the log's message of a form."""
         self.why_waiting = ""
         """Why the store takes nothing; empty: it does."""
         self.in_hand_bytes = 0
         self._flow, self._make, self._appends, self._counts = flow, make, appends, counts
-        self._known, self._becomes, self._letter = known, becomes, letter
+        self._known, self._form = known, form
         self._refusals: dict[int, str] = {}  # by the tags of messages that the store refused, why
         self._messages: deque[M] = deque()
         self._settle: Settle | None = None
@@ -181,7 +188,7 @@ class QueueFeed(Generic[M]):
                     return number
                 if settle is not self._settle:
                     return number
-                if self._letter is not None and first.tag not in self._refusals:
+                if self._form.letter is not None and first.tag not in self._refusals:
                     self._refusals[first.tag] = str(error)  # its letter comes next
                     return number
                 pack = pack._replace(digests=[], letters=0, rejected=[(first, str(error))])
@@ -278,15 +285,17 @@ class QueueFeed(Generic[M]):
         """None: it is left out. Raises Unfit, BadMessage, StoreRefused."""
         if refusal := self._refusals.get(message.tag):
             raise BadMessage(refusal)
-        made = self._becomes(message)
+        made = self._form.of(message)
         return None if made is None else self._fitting(made, most_bytes)
 
     def _letter_of(self, message: M, reason: str, most_bytes: int) -> Outgoing | None:
         """None: there are none, or not even that can be stored."""
-        for with_payload in (True, False) if self._letter is not None else ():
-            assert self._letter is not None
+        letter = self._form.letter
+        if letter is None:
+            return None
+        for with_payload in (True, False):
             try:
-                found = self._fitting(self._letter(message, reason[:MOST_WHY_CHARACTERS], with_payload), most_bytes)
+                found = self._fitting(letter(message, reason[:MOST_WHY_CHARACTERS], with_payload), most_bytes)
             except (BadMessage, StoreRefused):
                 continue
             self._counts.note(reason)

@@ -21,7 +21,7 @@ from penstock.flows.sources.amqp.messages import QueuedMessage
 from penstock.flows.sources.known_ids import KnownIds
 from penstock.flows.sources.messages import message_of_queue
 from penstock.flows.sources.numbered import NumberedAppends
-from penstock.flows.sources.queue_feed import QueueFeed
+from penstock.flows.sources.queue_feed import QueueFeed, StoredForm
 from penstock.flows.sources.queue_runner import QueueRunner
 from penstock.sdk.client import Client
 
@@ -44,8 +44,8 @@ class AmqpRunner(QueueRunner[QueuedMessage]):
         self.source = blake2b(which.encode(), digest_size=8).hexdigest()
 
     def _feed(self, appends: NumberedAppends, known: KnownIds) -> QueueFeed[QueuedMessage]:
-        becomes = partial(message_of_queue, self.flow)
-        return QueueFeed(self.flow, self._client.message, appends, known, self.counts, becomes)
+        form = StoredForm(partial(message_of_queue, self.flow))
+        return QueueFeed(self.flow, self._client.message, appends, known, self.counts, form)
 
     async def _take(self, feed: QueueFeed[QueuedMessage]) -> None:
         """Have a consumer of the queue. Until cancelled."""

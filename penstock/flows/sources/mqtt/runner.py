@@ -22,7 +22,7 @@ from penstock.flows.sources.mqtt.messages import BrokerMessage
 from penstock.flows.sources.mqtt.stored import letter_of_broker, message_of_broker
 from penstock.flows.sources.mqtt.subscriber import MqttSubscriber
 from penstock.flows.sources.numbered import NumberedAppends
-from penstock.flows.sources.queue_feed import QueueFeed
+from penstock.flows.sources.queue_feed import QueueFeed, StoredForm
 from penstock.flows.sources.queue_runner import QueueRunner
 from penstock.sdk.client import Client
 
@@ -53,8 +53,8 @@ class MqttRunner(QueueRunner[BrokerMessage]):
             store = appends.welcome.log_identity.hex()
             return message_of_broker(self.flow, store, mark_of(store, self._place), message)
 
-        letter = partial(letter_of_broker, self.flow)
-        return QueueFeed(self.flow, self._client.message, appends, known, self.counts, becomes, letter)
+        form = StoredForm(becomes, partial(letter_of_broker, self.flow))
+        return QueueFeed(self.flow, self._client.message, appends, known, self.counts, form)
 
     async def _take(self, feed: QueueFeed[BrokerMessage]) -> None:
         """Have the session's connection. Until cancelled."""

@@ -59,13 +59,13 @@ class Process:
         self.counts = FlowCounts()
         self.in_hand = 0
         self._found, self._chance = found, store.chance
-        self._feed = PartitionFeed(flow, 0, make, AppendsModel(store), self.counts, self._start, self._settled)
+        self._feed = PartitionFeed(flow, 0, make, AppendsModel(store), self.counts, self)
         self._tasks = [asyncio.create_task(self._feed.run()), asyncio.create_task(self._read())]
 
-    async def _start(self, _: int) -> int:
+    async def start_of(self, _: int) -> int:
         return START
 
-    def _settled(self, count: int, _: int) -> None:
+    def settled(self, count: int, _: int) -> None:
         self.in_hand -= count
 
     async def _read(self) -> None:

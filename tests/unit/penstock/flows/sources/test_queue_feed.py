@@ -19,7 +19,7 @@ from penstock.flows.sources import known_ids
 from penstock.flows.sources.amqp.messages import QueuedMessage
 from penstock.flows.sources.known_ids import DIGEST_BYTES, KnownIds
 from penstock.flows.sources.messages import message_of_queue
-from penstock.flows.sources.queue_feed import QueueFeed, Settle
+from penstock.flows.sources.queue_feed import QueueFeed, Settle, StoredForm
 from tests.unit.penstock.flows.sources.store_model import AppendsModel, StoreModel, make
 
 FLOW = """
@@ -55,7 +55,8 @@ class ProcessModel:
         self.counts = FlowCounts()
         self._store, self._queue, self._chance = store, queue, store.chance
         known = KnownIds(IDS, make, self._find)
-        self.feed = QueueFeed(flow, make, AppendsModel(store), known, self.counts, partial(message_of_queue, flow))
+        form = StoredForm(partial(message_of_queue, flow))
+        self.feed = QueueFeed(flow, make, AppendsModel(store), known, self.counts, form)
         self._in_hand: dict[int, tuple[str, str, bytes]] = {}
         self._tag = 0
         self._link = 0
