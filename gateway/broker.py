@@ -185,7 +185,7 @@ class Broker:
         core.set_clock()
         self.store_batch()
         self.subscriptions.grant()
-        self._take_ready()
+        self._collect_ready()
         deliverer.catch_up()
         self.shared.deliver()
         if turn.batch.size or deliverer.has_more:
@@ -221,16 +221,16 @@ class Broker:
         journal.store()
         self.turn.congested = store.congested
         # Before the acknowledgements: subscribers wait for these messages.
-        self.deliverer.grew(store.queues.take_grown())
+        self.deliverer.grew(store.queues.collect_grown())
         journal.release()
 
     def shed_incomplete(self, is_open: bool) -> None:
         """Packets that are not whole take up too much: of clients with a session (`is_open`), or without."""
         self.connections.relief.shed_incomplete(is_open)
 
-    def _take_ready(self) -> None:
+    def _collect_ready(self) -> None:
         """Clients that acknowledged: note how far they came, and let them have more."""
-        sessions = [link.session for link in self.turn.take_ready() if link.session is not None]
+        sessions = [link.session for link in self.turn.collect_ready() if link.session is not None]
         self.registry.progressed.update(session for session in sessions if session.expiry_s)
         self.deliverer.room(sessions)
         self.shared.room(sessions)

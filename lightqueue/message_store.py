@@ -183,9 +183,9 @@ class MessageStore:
         """Unix time by the clock that stamps records."""
         return time.time_ns() // 1_000_000
 
-    def take_grown(self) -> list[Queue]:
+    def collect_grown(self) -> list[Queue]:
         """Watched queues that grew since the last call."""
-        return self.queues.dispatcher.take_touched()
+        return self.queues.dispatcher.collect_touched()
 
     def fault(self) -> StoreError | None:
         """The reason why messages cannot be stored now, or None."""

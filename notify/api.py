@@ -309,7 +309,7 @@ class StoreQueues(Protocol):
 
     # --- following queues
 
-    def take_grown(self) -> list[Queue]:
+    def collect_grown(self) -> list[Queue]:
         """Followed queues of which there is more to read than at the last call."""
 
     def follow(

@@ -140,7 +140,7 @@ class Connections:
         """
         turn, waiting = self.turn, self._crowding
         if turn.crowding:
-            came = turn.take_crowding()
+            came = turn.collect_crowding()
             waiting.append((turn.crowd_put, came))
             if turn.crowded:
                 for connection in came:

@@ -252,7 +252,7 @@ class SharedSubscriptions:
     def _tell_acks(self, share: GroupSubscription[Session]) -> None:
         if share.seat is None:
             return
-        acks = share.take_acks()
+        acks = share.collect_acks()
         if acks:
             then = partial(share.settling.difference_update, set(share.settling)) if share.settling else None
             share.seat.ack(acks, then)

@@ -34,7 +34,7 @@ cdef class DealtShare:
         """Another way than deal() put it in flight."""
         self.in_flight[dealt.queue_offset] = dealt
 
-    def take_acks(self):
+    def collect_acks(self):
         """(serial, queue_offset of the first, number) of what is done with and not told so far."""
         if self.number:
             self.said.append((self.serial, self.first, self.number))

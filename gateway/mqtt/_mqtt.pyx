@@ -345,7 +345,7 @@ cdef class Link:
         """The window or the buffer has room again: have the session pull."""
         self.mark_ready()
 
-    def take_acks(self):
+    def collect_acks(self):
         """The acknowledgements that belong to the batch just stored: (their packets, their number)."""
         packets, count = PyBytes_FromStringAndSize(self.acks, self.acks_size), self.turn_acks
         self.acks_size = self.turn_acks = 0

@@ -205,7 +205,8 @@ class Journal:
         """Append what the turn has gathered so far; release() sees to what waits for it. False: it was not taken."""
         begun_s = perf_counter()
         batch, acking = self._turn.start_batch()
-        acks = [(link, *link.take_acks()) for link in acking]  # what links are to send from here on is the next batch's
+        # What links are to send from here on is the next batch's.
+        acks = [(link, *link.collect_acks()) for link in acking]
         has_messages = batch.size > self._changes_bytes
         placed: Placed | None = None
         then, told = NO_ANSWERS, NO_ENDS

@@ -183,7 +183,7 @@ cdef class Dispatcher:
     cdef readonly Ends ends             # of the others
     cdef readonly list ways             # Way: where messages of the others go, as of this generation
     cdef public uint64_t generation     # of the set of filters; a topic matched under an older one is matched again
-    cdef readonly list touched          # watched queues that grew since take_touched()
+    cdef readonly list touched          # watched queues that grew since collect_touched()
     cdef readonly Missing missing       # queues with entries that RocksDB does not have
     cdef readonly object key_parts      # deque of KeyParts that are not in order in RocksDB, the last of which grows
     cdef public uint64_t keys_from      # keys of messages before this log_offset are known
@@ -244,7 +244,7 @@ cdef class Dispatcher:
         topic.generation = self.generation
         return 0
 
-    def take_touched(self):
+    def collect_touched(self):
         cdef Queue queue
         touched, self.touched = self.touched, []
         for queue in touched:

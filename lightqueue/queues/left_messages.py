@@ -60,7 +60,7 @@ class _Line:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._asked)
 
-    def take(self, now_s: float) -> list[Name]:
+    def next(self, now_s: float) -> list[Name]:
         """The next messages to ask about, if a question may be asked now."""
         if self._asked and now_s >= self._late_s:
             self._answered(self._question, ())
@@ -111,7 +111,7 @@ class LeftMessages:
         self.refused = 0
         self._verdicts: dict[Name, bool] = {}
         self._lines = {is_client: _Line(self._verdicts) for is_client in (False, True)}
-        self._taken: dict[Name, _Line] = {}  # the last take_waiting(), and each message's line
+        self._taken: dict[Name, _Line] = {}  # the last collect_waiting(), and each message's line
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values())) + len(self._verdicts)
@@ -128,7 +128,7 @@ class LeftMessages:
     def has_verdicts(self) -> bool:
         return bool(self._verdicts)
 
-    def take_verdicts(self) -> dict[Name, bool]:
+    def collect_verdicts(self) -> dict[Name, bool]:
         """The answers so far. Those that the caller cannot use yet go back by keep()."""
         verdicts = self._verdicts.copy()
         self._verdicts.clear()
@@ -137,13 +137,13 @@ class LeftMessages:
     def keep(self, verdicts: dict[Name, bool]) -> None:
         self._verdicts.update(verdicts)
 
-    def take_waiting(self, now_s: float) -> list[Name]:
+    def collect_waiting(self, now_s: float) -> list[Name]:
         """The next messages to ask about; the caller gives each to ask() or wait(), or is done with it."""
-        self._taken = {name: line for line in self._lines.values() for name in line.take(now_s)}
+        self._taken = {name: line for line in self._lines.values() for name in line.next(now_s)}
         return list(self._taken)
 
     def wait(self, names: Iterable[Name]) -> None:
-        """Put messages of the last take_waiting() back, to be asked about later."""
+        """Put messages of the last collect_waiting() back, to be asked about later."""
         for name in names:
             self._taken[name].wait((name,))
 

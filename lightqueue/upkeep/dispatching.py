@@ -121,8 +121,8 @@ class Dispatching:
         self.has_more = False
         if now_s < self._resume_s:
             return False
-        verdicts = self.left.take_verdicts()
-        waiting = self.left.take_waiting(now_s)
+        verdicts = self.left.collect_verdicts()
+        waiting = self.left.collect_waiting(now_s)
         due = self._delayed.due(now_ms, PER_STEP) if now_s >= self._look_s else []
         if not (verdicts or waiting or due):
             return False

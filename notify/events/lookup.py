@@ -153,7 +153,7 @@ class Watched:
         self.is_all_new = False
         return [name_of(queue) for queue in self._queues]
 
-    def take_changes(self) -> tuple[list[bytes], list[bytes]]:
+    def collect_changes(self) -> tuple[list[bytes], list[bytes]]:
         """The names that were added and removed since the last call."""
         changes, self._changes = self._changes, {}
         began = [name for name, is_watched in changes.items() if is_watched]

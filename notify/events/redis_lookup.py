@@ -186,7 +186,7 @@ class RedisEntry(_Link):
 
     async def _write_changes(self, redis: Redis) -> bool:
         """Write the changes, or only renew the lease. False if the set was gone, and must be written again."""
-        began, ended = self._watched.take_changes()
+        began, ended = self._watched.collect_changes()
         changes = [WatchChange(self._gateway, self._lease_ms, part) for part in _portions(began)]
         changes += [WatchChange(self._gateway, self._lease_ms, [], part) for part in _portions(ended)]
         for change in changes or [WatchChange(self._gateway, self._lease_ms)]:

@@ -286,7 +286,7 @@ class Consumers:
         self._groups.tick(self.now_ms())
         self._owner.tell_changes()
         now_s = self.clock()
-        for key in self._unused.take(now_s):
+        for key in self._unused.collect(now_s):
             with suppress(StoreError):  # it is tried again
                 self.drop(key)
         for waiting in list(self._waiting.values()):
@@ -301,7 +301,7 @@ class Consumers:
         """Hand out messages, as some of the queues grew."""
         if self._member is None:
             return
-        for grown in self._member.take_news():
+        for grown in self._member.collect_news():
             for queue in self._by_queue.get(grown, ()):
                 self._waiting[queue].serve()
 

@@ -110,7 +110,7 @@ class UnusedGroups:
         self._unused: set[GroupKey] = set()
         self._look_s = 0.0
 
-    def take(self, now_s: float) -> list[GroupKey]:
+    def collect(self, now_s: float) -> list[GroupKey]:
         """Groups that no session has, online or not, and that hold nothing; so it was UNUSED_S ago. To be dropped."""
         if now_s < self._look_s:
             return []

@@ -187,7 +187,7 @@ class Hub:
             claims.grant_freed()
         if len(self._members) == 1 and self._members[0] is acting:
             return
-        grown = self.messages.take_grown()
+        grown = self.messages.collect_grown()
         if self.lookup is not None and grown:
             self._tell_looked_up(self.lookup, grown)
         else:
@@ -221,13 +221,13 @@ class Hub:
         watched = gateways if lookup is None else sum(map(lookup.knows, self.gateways))
         return {"watched": watched, "everything": gateways - watched}
 
-    def take_grown(self, member: Member) -> list[Queue]:
+    def collect_grown(self, member: Member) -> list[Queue]:
         """The queues that grew and that this member follows."""
         if len(self._members) == 1:
-            grown = self.messages.take_grown()
-            return list(dict.fromkeys(member.take_news() + grown)) if member.has_news else grown
+            grown = self.messages.collect_grown()
+            return list(dict.fromkeys(member.collect_news() + grown)) if member.has_news else grown
         self.tell_changes(member)
-        return member.take_news()
+        return member.collect_news()
 
     def safe_advanced(self) -> None:
         """The log became safe further than before."""

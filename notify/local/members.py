@@ -56,7 +56,7 @@ class Member:
             queues, self._named, self._any_grew = self._named, {}, True
         self._news.update(dict.fromkeys(self._followed_of(self, queues)))
 
-    def take_named(self) -> tuple[list[Queue], bool]:
+    def collect_named(self) -> tuple[list[Queue], bool]:
         """The queues that grew_named() was given, and whether there were more than MOST_NAMED of them.
 
         A queue without watchers is left out: another queue may have its name by now.
@@ -66,7 +66,7 @@ class Member:
         self._named, self._any_grew = {}, False
         return named, others
 
-    def take_news(self) -> list[Queue]:
+    def collect_news(self) -> list[Queue]:
         news, self._news = self._news, {}
         return list(news)
 

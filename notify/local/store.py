@@ -158,8 +158,8 @@ class LocalQueues:
     def generation(self) -> int:
         return self._queues.dispatcher.generation
 
-    def take_grown(self) -> list[Queue]:
-        return self._hub.take_grown(self._member)
+    def collect_grown(self) -> list[Queue]:
+        return self._hub.collect_grown(self._member)
 
     def follow(
         self, topic_filter: str, start: int, history: bool, spills: bool, then: Callable[[list[Followed]], None]

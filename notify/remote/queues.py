@@ -54,7 +54,7 @@ class RemoteQueues:
 
     # --- following queues
 
-    def take_grown(self) -> list[Queue]:
+    def collect_grown(self) -> list[Queue]:
         grown, self._grown = self._grown, {}
         return list(grown)
 

@@ -304,7 +304,7 @@ class RemoteStore:
     def _begin_anew(self, welcome: Welcome) -> None:
         """The store gave up on us: nothing of what was under way may reach it, and no client keeps its session."""
         self._log.error("disowned", "the store has given our sessions up; all clients have to connect again")
-        self._requests.take_waiting()
+        self._requests.collect_waiting()
         newest = self.appends.begin_anew(welcome.appended)
         self.queues.clear()
         self.groups.clear()
@@ -314,7 +314,7 @@ class RemoteStore:
     def _go_on(self, welcome: Welcome, restarted: bool) -> None:
         """Send again what the store does not have. One that was restarted knows no refs: follow all queues again."""
         missing = []
-        for request in self._requests.take_waiting():
+        for request in self._requests.collect_waiting():
             message = request.message
             if isinstance(message, wire.Append) and message.sequence <= welcome.appended:
                 self.appends.answered(request, wire.Appended(0, 0))

@@ -115,7 +115,7 @@ class Flushing:
             if end > store.appends.flushed:
                 store.appends.hurry()
 
-    def take_answers(self, store: LocalStore) -> list[tuple[int, WireMessage]]:
+    def collect_answers(self, store: LocalStore) -> list[tuple[int, WireMessage]]:
         """(request_id, answer) of those that may be sent now."""
         ready, self._ready = self._ready, []
         if not self._answers:

@@ -228,7 +228,7 @@ class Conversation:
             out.is_gathering = True
             try:
                 operators = self._handling.operators
-                for message in operators.take() if operators.to_tell else ():
+                for message in operators.collect() if operators.to_tell else ():
                     out.tell(message)
                 if self._answers.has_some or self._is_client:
                     if self._withheld is not None:
@@ -250,7 +250,7 @@ class Conversation:
                 out.is_gathering = False
         elif self._held.is_blocked:  # it is not let in so far
             self._held.wake_later()
-        return out.take()
+        return out.collect()
 
     def tell_taken_over(self, client_id: str) -> None:
         self._events.taken_over[client_id] = None

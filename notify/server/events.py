@@ -94,7 +94,7 @@ class _Round:
     def is_over(self) -> bool:
         return self._at >= len(self.named) + len(self.grown)
 
-    def take(self) -> tuple[list[Queue], list[Queue]]:
+    def next(self) -> tuple[list[Queue], list[Queue]]:
         """The next of both: so many as are told of at a time, but for names that may be others' by now."""
         start, self._at = self._at, self._at + MOST_TOLD
         first = len(self.named)
@@ -176,12 +176,12 @@ class Events:
 
     def _begin(self) -> _Round:
         peer = self._peer
-        grown = peer.store.queues.take_grown()
+        grown = peer.store.queues.collect_grown()
         if self._has_all_ends_to_tell:
             grown = list(peer.followed.refs)
             self._has_all_ends_to_tell = False
         self._rounds += 1  # large or not
-        return _Round(*peer.member.take_named(), grown, peer.store.queues.end)
+        return _Round(*peer.member.collect_named(), grown, peer.store.queues.end)
 
     def _tell_all(self) -> None:
         while self._round is not None and self._round.is_large:  # it began before
@@ -200,7 +200,7 @@ class Events:
         is_new = round_ is None
         round_ = round_ or self._begin()
         self.has_more = is_large = round_.is_large
-        named, grown = round_.take() if is_large else (round_.named, round_.grown)
+        named, grown = round_.next() if is_large else (round_.named, round_.grown)
         self._round = round_ if is_large and not round_.is_over else None
         self._is_current = is_new and self._round is None
         safe, end = peer.store.queues.safe, round_.end

@@ -82,7 +82,7 @@ class WireOutput:
         self._figures.request_times[request].add(time.perf_counter() - came_s)
         self.tell(message, records, request_id)
 
-    def take(self) -> list[bytes]:
+    def collect(self) -> list[bytes]:
         """The bytes to send now."""
         chunks, self.chunks = self.chunks, []
         if chunks:

@@ -50,7 +50,7 @@ class OpenRights:
         peer = self.conversation.peer
         self.round = _open_of(peer, self._groups) if peer is not None else None
 
-    def take(self) -> Permission | None:
+    def next(self) -> Permission | None:
         """The next one; None: the round is over."""
         wanted = next(self.round, None) if self.round is not None and not self.conversation.is_closing else None
         if wanted is None:
@@ -117,7 +117,7 @@ class RightsReview:
         return bool(self._ready) and self._asked < MOST_ASKED
 
     def _judge_one(self, rights: OpenRights) -> None:
-        wanted = rights.take()
+        wanted = rights.next()
         if wanted is None:
             return
         permits = rights.conversation.permits

@@ -74,7 +74,7 @@ class SafeAnswers:
             if answer.refused:
                 self._refusals.append((self._pings, answer.refused))
         if self._flushing:
-            for request_id, message in self._flushing.take_answers(peer.store):
+            for request_id, message in self._flushing.collect_answers(peer.store):
                 yield ReadyAnswer(request_id, message)
 
     @property

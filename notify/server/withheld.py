@@ -45,7 +45,7 @@ class WithheldOutput(WireOutput):
 
     def hold(self) -> None:
         """Let the output so far wait until the log is accepted up to its present end."""
-        chunks = super().take()
+        chunks = super().collect()
         if chunks:
             size = sum(map(len, chunks))
             self._held.append((self._log.end, size, chunks))
@@ -53,9 +53,9 @@ class WithheldOutput(WireOutput):
 
     def let_go(self) -> None:
         """Let the output since hold() go at once."""
-        self._ready += super().take()
+        self._ready += super().collect()
 
-    def take(self) -> list[bytes]:
+    def collect(self) -> list[bytes]:
         self.hold()
         chunks, self._ready = self._ready, []
         while self._held and self._held[0][0] <= self._log.safe:

@@ -79,7 +79,7 @@ class Gatherer:
         groups = [group for group, batch in self._open.items() if now_s - batch.since_s >= delay_s]
         return [self._open.pop(group).entries for group in groups]
 
-    def take_all(self) -> list[Sequence[Entry]]:
+    def collect(self) -> list[Sequence[Entry]]:
         """Every batch, whether it is due or not."""
         batches, self._open = self._open, {}
         return [batch.entries for batch in batches.values()]

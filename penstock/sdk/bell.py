@@ -75,7 +75,7 @@ class _Idle(threading.local):
 _idle = _Idle()
 
 
-def take() -> Bell:
+def borrow() -> Bell:
     """A bell that only this thread waits for."""
     if _idle.bells:
         return _idle.bells.pop()

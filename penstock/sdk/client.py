@@ -291,7 +291,7 @@ class Client(ClientConnection):
 
     def _send_all(self) -> None:
         """Hold nothing back."""
-        for batch in self._gatherer.take_all() if self._gatherer is not None else ():
+        for batch in self._gatherer.collect() if self._gatherer is not None else ():
             for entry in batch:
                 assert self._outbox is not None
                 self._outbox.add(entry)

@@ -38,7 +38,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self.is_wanted = True
-        self._bell = bell.take()
+        self._bell = bell.borrow()
 
     def done(self, outcome: Receipt | Exception) -> None:
         self._outcome = outcome

@@ -69,7 +69,7 @@ class PendingVerdict:
         self._waiting.append(future)
         return future
 
-    def take_parts(self, most: int) -> list[list[Place]]:
+    def collect_parts(self, most: int) -> list[list[Place]]:
         """The places of each request to come, `most` at most."""
         places, self.places = self.places, []
         parts = [places[at : at + most] for at in range(0, len(places), most)]

@@ -66,7 +66,7 @@ class Verdicts:
 
     def _ask(self, said: PendingVerdict, ref: int) -> None:
         """Some thousand places at a time, which the store decodes quickly."""
-        parts = said.take_parts(ITEMS_PER_FRAME)
+        parts = said.collect_parts(ITEMS_PER_FRAME)
         self._unanswered.add(said)
         for part in parts:
             self._link.requests.ask_once(said.verdict.request(ref, part), partial(self._answered, said, part))

@@ -419,10 +419,10 @@ class CommitLog(SegmentedLog):
         # Else a power cut could make dropped segments look lost.
         yield from self._hurried(lambda: self.marks.begin_is_safe)
         while self.segments[0].base < boundary:
-            yield from elsewhere(self.take_first().remove)
+            yield from elsewhere(self.pop_first().remove)
         yield from elsewhere(lambda: sync_folder(self.folder))
 
-    def take_first(self) -> Segment:
+    def pop_first(self) -> Segment:
         """Take the oldest segment out of the log; remove() deletes it, in any thread. Raises ValueError for the active
         one.
         """

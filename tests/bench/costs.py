@@ -82,7 +82,7 @@ class Gateway:
             receive(other, data)
         timed("in", lambda: receive(publisher, data))
         timed("store", broker.journal.store)
-        grown = core.store.queues.take_grown()
+        grown = core.store.queues.collect_grown()
         timed("deliver", lambda: broker.deliverer.grew(grown))
         broker.journal.release()
         broker.turn.send()

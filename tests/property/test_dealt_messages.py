@@ -35,7 +35,7 @@ def test_dealt_messages_tell_all_acknowledgements_in_order_and_merged(steps: lis
                 settled.append(dealt.queue_offset)
             del carried[:2]
         elif step == "take":
-            taken = part.take_acks()
+            taken = part.collect_acks()
             assert [(serial, first + i) for serial, first, count in taken for i in range(count)] == said
             ends = [(serial, first + count) for serial, first, count in taken]
             assert all(end != (serial, first) for end, (serial, first, _) in zip(ends, taken[1:], strict=False))

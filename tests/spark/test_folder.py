@@ -124,8 +124,8 @@ def test_segments_dropped_while_they_are_read(log: CommitLog) -> None:
     for skips in (False, True):
         pieces = folder_of(log).pieces(log.base, log.end, skips)
         next(pieces)
-        log.take_first().remove()
-        log.take_first().remove()
+        log.pop_first().remove()
+        log.pop_first().remove()
         if not skips:
             with pytest.raises(DataLost, match="is not kept any more"):
                 list(pieces)

@@ -99,8 +99,8 @@ def test_messages_that_retention_dropped_fail_the_query_or_are_skipped(numbers: 
     numbers.append(5)
     numbers.run()
     numbers.append(30, size=10_000)  # five segments or so
-    numbers.log.take_first().remove()
-    numbers.log.take_first().remove()
+    numbers.log.pop_first().remove()
+    numbers.log.pop_first().remove()
     with pytest.raises(StreamingQueryException, match=r"is not kept any more.*set failOnDataLoss to false"):
         numbers.run()
     numbers.run(failOnDataLoss="false")
@@ -114,7 +114,7 @@ def test_a_dropped_segment_that_was_read_is_no_loss(numbers: Numbers) -> None:
     numbers.append(13, size=10_000)
     numbers.run()
     while len(numbers.log.segments) > 1:
-        numbers.log.take_first().remove()
+        numbers.log.pop_first().remove()
     numbers.append(5)
     numbers.run()
     assert numbers.read_back() == list(range(18))

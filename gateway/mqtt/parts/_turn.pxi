@@ -36,7 +36,7 @@ cdef class Turn:
     cdef uint64_t crowd_sent            # so many were sent to, in this order,
     cdef public uint64_t crowd_awaited  # and for so many the publisher waits that has waited longest
     cdef bint to_crowd                  # what is put into links now goes to many
-    cdef readonly list crowding         # links that published to many since take_crowding()
+    cdef readonly list crowding         # links that published to many since collect_crowding()
     cdef bint was_to_crowd              # so did one by expect()
     cdef readonly list ready            # links whose session can take more, or has acknowledgements to record
     cdef object owner                   # a TurnOwner
@@ -267,12 +267,12 @@ cdef class Turn:
         """Have what is unsent sent soon."""
         self.owner.wake()
 
-    def take_crowding(self):
+    def collect_crowding(self):
         """The links that published to many, of which this did not tell so far."""
         crowding, self.crowding = self.crowding, []
         return crowding
 
-    def take_ready(self):
+    def collect_ready(self):
         cdef Link link
         ready, self.ready = self.ready, []
         for link in ready:

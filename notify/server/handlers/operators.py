@@ -38,7 +38,7 @@ class OperatorHandlers:
             self.to_tell.append(Slow(True))
         self._requests = OperatorRequests(self._hub, connected.peer.store)
 
-    def take(self) -> list[WireMessage]:
+    def collect(self) -> list[WireMessage]:
         """The messages to tell now."""
         to_tell, self.to_tell = self.to_tell, []
         return to_tell

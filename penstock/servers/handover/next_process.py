@@ -98,7 +98,7 @@ class SupervisorSocket:
     def close(self) -> None:
         self._socket.close()
 
-    def take(self) -> NextProcess | None:
+    def received(self) -> NextProcess | None:
         """The process that it was told of. None if the supervisor is gone."""
         try:
             said, descriptors, _, _ = socket.recv_fds(self._socket, 64, 2, socket.MSG_CMSG_CLOEXEC)

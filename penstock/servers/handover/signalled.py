@@ -51,7 +51,7 @@ class UpgradeSignal:
 
     def _told(self, supervisor: SupervisorSocket) -> None:
         """The supervisor has started the process that is to replace this one, or is gone."""
-        following = supervisor.take()
+        following = supervisor.received()
         if following is None:
             asyncio.get_running_loop().remove_reader(supervisor.fileno())
             supervisor.close()

@@ -226,7 +226,7 @@ class PendingRequests:
         for request in ended:
             self._settle(request, self.rules.errors.lost(why))
 
-    def take_waiting(self) -> deque[PendingRequest]:
+    def collect_waiting(self) -> deque[PendingRequest]:
         """Take all requests that are not sent yet; none of them will be sent from here."""
         waiting, self.to_send = self.to_send, deque()
         return waiting

@@ -170,14 +170,14 @@ def test_left_messages_are_asked_about_in_one_question_at_a_time(left: LeftMessa
     left.ask({name: message(name[1]) for name in names}, 0.0)
     left.ask({(2, 0): message(0)}, 0.0)
     assert len(left) == AT_A_TIME + 3
-    assert left.take_waiting(1.0) == []
+    assert left.collect_waiting(1.0) == []
     ((messages, then),) = gateway.asked
     assert [each.topic for each in messages] == [str(number) for number in range(AT_A_TIME)]
     then([number % 2 == 0 for number in range(AT_A_TIME)])
     then([False] * AT_A_TIME)  # a second answer
-    verdicts = left.take_verdicts()
+    verdicts = left.collect_verdicts()
     assert verdicts == {name: name[1] % 2 == 0 for name in names[:AT_A_TIME]}
-    assert left.take_waiting(1.0) == [*names[AT_A_TIME:], (2, 0)]
+    assert left.collect_waiting(1.0) == [*names[AT_A_TIME:], (2, 0)]
     assert len(left) == 0
 
 
@@ -185,16 +185,16 @@ def test_unanswered_left_messages_are_asked_about_later_and_after_others(left: L
     left.ask({(1, number): message(number) for number in range(3)}, 0.0)
     left.ask({(2, 0): message(9)}, 0.0)  # while a question is open
     gateway.asked[0][1]([None, True])
-    assert left.take_verdicts() == {(1, 1): True}
-    assert left.take_waiting(5.0) == []
-    assert left.take_waiting(5.0 + RETRY_S) == [(2, 0), (1, 0), (1, 2)]
+    assert left.collect_verdicts() == {(1, 1): True}
+    assert left.collect_waiting(5.0) == []
+    assert left.collect_waiting(5.0 + RETRY_S) == [(2, 0), (1, 0), (1, 2)]
 
 
 def test_a_gateway_that_never_answers(left: LeftMessages, gateway: Gateway) -> None:
     left.ask({(1, 0): message(0)}, 0.0)
-    assert left.take_waiting(ANSWER_S - 1) == []
-    assert left.take_waiting(ANSWER_S) == []
-    assert left.take_waiting(ANSWER_S + RETRY_S) == [(1, 0)]
+    assert left.collect_waiting(ANSWER_S - 1) == []
+    assert left.collect_waiting(ANSWER_S) == []
+    assert left.collect_waiting(ANSWER_S + RETRY_S) == [(1, 0)]
     gateway.asked[0][1]([True])
     assert not left.has_verdicts
 
@@ -203,5 +203,5 @@ def test_no_gateway(left: LeftMessages, gateway: Gateway) -> None:
     gateway.is_there = False
     left.ask({(1, 0): message(0)}, 0.0)
     assert len(left) == 1
-    assert left.take_waiting(0.0) == []
-    assert left.take_waiting(RETRY_S) == [(1, 0)]
+    assert left.collect_waiting(0.0) == []
+    assert left.collect_waiting(RETRY_S) == [(1, 0)]

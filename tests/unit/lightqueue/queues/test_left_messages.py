@@ -36,12 +36,12 @@ def test_neither_kind_waits_for_the_judges_of_the_other(is_hung: bool) -> None:
         for asked, then in [each for each in questions if is_clients(each[0][0].left_by) is not is_hung]:
             then([True] * len(asked))
         questions = [each for each in questions if is_clients(each[0][0].left_by) is is_hung]
-        verdicts |= left.take_verdicts()
-        waiting = left.take_waiting(1.0)
+        verdicts |= left.collect_verdicts()
+        waiting = left.collect_waiting(1.0)
         left.ask({name: messages[name] for name in waiting}, 1.0)
     assert sorted(verdicts) == sorted(left_messages(not is_hung))
     assert len(questions) == 1
     assert len(left) == MANY
-    left.take_waiting(1_000.0)  # it took too long, and is asked about again
-    left.take_waiting(1_002.0)
+    left.collect_waiting(1_000.0)  # it took too long, and is asked about again
+    left.collect_waiting(1_002.0)
     assert len(left) == MANY - AT_A_TIME

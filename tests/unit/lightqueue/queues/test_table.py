@@ -267,8 +267,8 @@ def test_a_live_queue_is_told_of_and_leaves_nothing_behind(open_store: Stores) -
     assert (live.kind, store.queues.watch("+/x") is live, live.watchers) == (LIVE, True, 2)
     publish(store, "a/x", b"1")
     publish(store, "a/y", b"no")
-    assert store.take_grown() == [live]
-    assert store.take_grown() == []
+    assert store.collect_grown() == [live]
+    assert store.collect_grown() == []
     assert [r.payload for r in read_all(store, live)] == [b"1"]
     store.write_index()
     assert [r.payload for r in read_all(store, live)] == [b"1"]
@@ -276,7 +276,7 @@ def test_a_live_queue_is_told_of_and_leaves_nothing_behind(open_store: Stores) -
     store.queues.unwatch(live)
     publish(store, "a/x", b"2")
     store.write_index()
-    assert store.take_grown() == []
+    assert store.collect_grown() == []
     assert (live.next_offset, entries_of_live_queues(store)) == (1, 0)
     assert [key for key, _ in store.index.scan(b"q", b"r") if b"+" in key] == []
 
@@ -379,7 +379,7 @@ def test_watched_and_held_topics_are_not_evicted(open_store: Stores) -> None:
         store.write_index()
     publish(store, "watched/topic", b"1")
     publish(store, "level/x", b"2")
-    assert store.take_grown() == [watched, level]
+    assert store.collect_grown() == [watched, level]
     assert store.queues.watch("watched/topic") is watched
     assert store.queues.watch("level/#") is level
     assert b"held/topic" in store.queues.dispatcher.topics

@@ -146,7 +146,7 @@ def test_trimming_takes_bounded_steps(open_store: Stores, monkeypatch: pytest.Mo
         store.write_index()
     fill(store, 4)
     store.write_index()
-    commit_log(store).take_first().remove()
+    commit_log(store).pop_first().remove()
     looked_at = 0
 
     def counting(pack: bytes, i: int) -> int:
@@ -173,7 +173,7 @@ def test_a_filter_held_again_keeps_its_queue(open_store: Stores) -> None:
         store.write_index()
     fill(store, 4)
     store.write_index()
-    commit_log(store).take_first().remove()
+    commit_log(store).pop_first().remove()
     change(store, SessionEnded("client"), QueueDropped(["+/x"]))
     subscribe(store, "client", ["+/x"])
     publish(store, "new/x", b"1")

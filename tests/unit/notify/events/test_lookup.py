@@ -296,13 +296,13 @@ def test_changes_are_merged_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     watched.begin(b)
     watched.end(a)
     watched.begin(a)
-    assert watched.take_changes() == ([b"0b", b"0a"], [])
-    assert watched.take_changes() == ([], [])
+    assert watched.collect_changes() == ([b"0b", b"0a"], [])
+    assert watched.collect_changes() == ([], [])
     watched.end(a)
     watched.end(b)
     watched.begin(c)
     assert writer.calls == 6
-    assert watched.take_changes() == ([], []), "too much for that"
+    assert watched.collect_changes() == ([], []), "too much for that"
     assert watched.is_all_new
 
 

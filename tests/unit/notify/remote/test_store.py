@@ -72,7 +72,7 @@ def test_the_first_range_is_asked_for_the_next_ones_come(reading: Reading) -> No
     assert reading.asked().count == 2
     reading.publish(b"3")
     reading.publish(b"4", b"5")
-    assert reading.gateway.queues.take_grown() == [reading.queue]
+    assert reading.gateway.queues.collect_grown() == [reading.queue]
     assert [reading.had().count, reading.had().count] == [1, 2]
     assert reading.read() is None
     assert reading.wire.figures.reads == 1
@@ -166,7 +166,7 @@ def test_events_of_an_unfollowed_queue_are_ignored(reading: Reading) -> None:
     publish(reading.store, "t/1", b"2")
     reading.hub.tell_changes()  # the store does not know it yet
     reading.loop.run()
-    assert reading.gateway.queues.take_grown() == []
+    assert reading.gateway.queues.collect_grown() == []
     assert reading.gateway.queues.ranges.cache.get(reading.queue, 1) is None
 
 
@@ -181,8 +181,8 @@ def test_last_member_is_told_of_queues_that_grew_before_and_after(tmp_path: Path
     hub.tell_changes(left.member)
     hub.leave(left.member, {})
     publish(store, "t/2", b"2")
-    assert stays.queues.take_grown() == [each.queue for each in followed]
-    assert stays.queues.take_grown() == []
+    assert stays.queues.collect_grown() == [each.queue for each in followed]
+    assert stays.queues.collect_grown() == []
     store.close()
 
 

@@ -18,21 +18,21 @@ def test_withheld_output_waits_for_the_log_end_of_its_time() -> None:
     log = LogPlaces()
     out = WithheldOutput(WireCounters(), lambda: None, lambda: 0.0, log)
     out.send(b"read ")
-    assert out.take() == [b"read "]  # all is accepted
+    assert out.collect() == [b"read "]  # all is accepted
     log.end = 100
     out.send(b"pushed ")
-    assert out.take() == []
+    assert out.collect() == []
     assert out.is_withholding
     log.end = 200
     out.send(b"later ")
     out.hold()
     out.send(b"acknowledged ")
     out.let_go()
-    assert out.take() == [b"acknowledged "]
+    assert out.collect() == [b"acknowledged "]
     log.safe = 100
-    assert out.take() == [b"pushed "]
+    assert out.collect() == [b"pushed "]
     log.safe = 200
-    assert out.take() == [b"later "]
+    assert out.collect() == [b"later "]
     assert not out.is_withholding
 
 
@@ -41,8 +41,8 @@ def test_withheld_output_counts_as_unsent() -> None:
     log.end = 100
     out = WithheldOutput(WireCounters(), lambda: None, lambda: 0.0, log)
     out.send(bytes(UNSENT_BYTES))
-    assert out.take() == []
+    assert out.collect() == []
     assert not out.has_room
     log.safe = 100
-    out.take()
+    out.collect()
     assert out.has_room

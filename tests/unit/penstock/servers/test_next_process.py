@@ -39,7 +39,7 @@ def test_gateway_can_end_the_next_process(
     own, other = socket.socketpair()
     with own:
         tell_gateway(supervisor, own, following.pid)
-    found = gateway.take()
+    found = gateway.received()
     assert found is not None
     assert found.pid == following.pid
     said = Channel(other)
@@ -57,7 +57,7 @@ def test_next_process_that_is_left_finds_its_pair_closed(
     with other:
         with own:
             tell_gateway(supervisor, own, following.pid)
-        found = gateway.take()
+        found = gateway.received()
         assert found is not None
         found.leave()
         assert other.recv(1) == b""
@@ -67,7 +67,7 @@ def test_next_process_that_is_left_finds_its_pair_closed(
 def test_a_supervisor_that_is_gone_asks_for_nothing(pair: tuple[socket.socket, SupervisorSocket]) -> None:
     supervisor, gateway = pair
     supervisor.close()
-    assert gateway.take() is None
+    assert gateway.received() is None
 
 
 def test_only_a_supervised_process_has_that_socket(monkeypatch: pytest.MonkeyPatch) -> None:

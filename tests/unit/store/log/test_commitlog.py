@@ -142,8 +142,8 @@ def test_segment_bytes_may_change_between_runs(open_log: OPEN_LOG) -> None:
 def test_dropped_segments_are_gone(open_log: OPEN_LOG) -> None:
     commit_log = open_log()
     written = fill(commit_log, 200)
-    commit_log.take_first().remove()
-    commit_log.take_first().remove()
+    commit_log.pop_first().remove()
+    commit_log.pop_first().remove()
     first = commit_log.first
     assert commit_log.base == first - HEADER_BYTES == int(segment_paths(commit_log.folder)[0].stem)
     for log_offset, payload in written:
@@ -157,7 +157,7 @@ def test_dropped_segments_are_gone(open_log: OPEN_LOG) -> None:
 
 def test_the_active_segment_is_never_dropped(open_log: OPEN_LOG) -> None:
     with pytest.raises(ValueError, match="active"):
-        open_log().take_first().remove()
+        open_log().pop_first().remove()
 
 
 # --- opening after a crash

@@ -188,8 +188,8 @@ def test_scrubber_skips_segments_that_retention_drops_meanwhile(store: MessageSt
 
     def drop(_: float) -> bool:
         if store.log.base == first.base:
-            commit_log(store).take_first().remove()
-            commit_log(store).take_first().remove()
+            commit_log(store).pop_first().remove()
+            commit_log(store).pop_first().remove()
         return False
 
     scrubber = scrubber_of(store, drop)
@@ -198,7 +198,7 @@ def test_scrubber_skips_segments_that_retention_drops_meanwhile(store: MessageSt
     sums = read_sums(commit_log(store).folder)
     assert sums is not None
     assert list(sums.entries) == [each.base for each in commit_log(store).sealed()]
-    commit_log(store).take_first().remove()
+    commit_log(store).pop_first().remove()
     scrubber.run_pass()
     sums = read_sums(commit_log(store).folder)
     assert sums is not None

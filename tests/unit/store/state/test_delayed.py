@@ -77,10 +77,10 @@ def test_a_message_is_dispatched_when_it_is_due(open_store: Stores, clock: Stopp
     clock.now_ms += 999
     tick(store)
     assert payloads(store, "a/b") == [b"now"]
-    store.take_grown()
+    store.collect_grown()
     clock.now_ms += 1
     tick(store)
-    assert store.take_grown() == [watched]
+    assert store.collect_grown() == [watched]
     last = read_all(store, watched)[-1]
     assert (last.payload, last.topic, last.client_id, last.flags) == (b"later", b"a/b", b"me", 1)
     assert last.timestamp_ms == clock.now_ms

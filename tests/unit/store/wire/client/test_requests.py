@@ -71,7 +71,7 @@ def test_waiting_requests_can_be_taken_back() -> None:
     asker = Asker()
     for number in (1, 2):
         asker.ask(wire.Check([number]))
-    assert [each.message for each in asker.requests.take_waiting()] == [wire.Check([1]), wire.Check([2])]
+    assert [each.message for each in asker.requests.collect_waiting()] == [wire.Check([1]), wire.Check([2])]
     asker.requests.connected(WELCOME)
     assert asker.sent() == []
 
