@@ -17,7 +17,7 @@ from store.version import VERSION
 
 COMMANDS = (
     *("init", "serve", "gateway", "store", "cluster", "console", "tier", "flow", "upgrade", "migrate"),
-    *("pub", "sub", "passwd", "group", "delayed", "client", "ban", "bench", "chaos"),
+    *("pub", "sub", "passwd", "trace", "group", "delayed", "client", "ban", "bench", "chaos"),
 )
 """The module in penstock/commands of each name has a function, or a Typer with subcommands, of that name."""
 

@@ -73,6 +73,11 @@ class StoreClient:
         """Of the store's log; empty: it does not say."""
         return self._link.welcome.log_identity
 
+    @property
+    def address(self) -> tuple[str, int] | str:
+        """By which message ids name the store: as it says, IP:PORT, or where it is reached; empty: a Unix socket."""
+        return self._link.welcome.address or self._link.peer or ""
+
     def close(self) -> None:
         self._link.close("done")
 

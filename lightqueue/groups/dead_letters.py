@@ -57,7 +57,8 @@ def append_dead_letter(
         record.payload if fits else b"",
         topic=dead_letter_topic(state.name, record.topic),
         client_id=record.client_id,
-        attributes=encode_attribute(Attribute.KEY, key) if key is not None else b"",
+        attributes=(encode_attribute(Attribute.KEY, key) if key is not None else b"")
+        + encode_attribute(Attribute.LETTER_OF, record.log_offset.to_bytes(8, "little")),
         properties=properties + b"".join(_user_property(name, value) for name, value in said.items()),
         flags=record.flags & (RecordFlag.QOS_MASK | RecordFlag.EXPIRES | (RecordFlag.COMPRESSED if fits else 0)),
     )
@@ -83,6 +84,12 @@ def published_again(batch: RecordBatch, group: str, record: Record, now_ms: int)
         properties=aged[:reason],
         flags=record.flags & (RecordFlag.QOS_MASK | RecordFlag.EXPIRES | RecordFlag.COMPRESSED),
     )
+
+
+def filter_of_letter(letter: Record) -> str:
+    """The topic filter of the group that gave a message up, by the names of its namespace; empty: it is not said."""
+    at = expiry.last_user_property(letter.properties, b"penstock-filter")
+    return _value(letter.properties, at) if at >= 0 else ""
 
 
 def _value(properties: bytes, at: int) -> str:

@@ -334,7 +334,8 @@ class GroupQueue:
             if offsets and left_bytes < 0:
                 break
             offsets.append(offset)
-            deliveries = self.group.deliveries(offset)
+            lease = self.group.lease(offset)
+            deliveries = lease.deliveries if lease is not None else 0
             for record in read_records(memoryview(data)):
                 count += append_dead_letter(batch, self.state, record, why, deliveries, now_ms, most_bytes // 2)
         if not offsets:
@@ -357,13 +358,14 @@ class GroupQueue:
 
 
 def _partitions(records: Records, count: int) -> Iterator[int]:
-    """The partition of each record: the CRC-32 of its key, or without a key of its topic, modulo `count`."""
     for i in range(records.count):
-        record = Record._make(records[i])
-        key = (
-            decode_attributes(record.attributes).get(Attribute.KEY, record.topic) if record.attributes else record.topic
-        )
-        yield crc32(key) % count
+        yield partition_of(Record._make(records[i]), count)
+
+
+def partition_of(record: Record, count: int) -> int:
+    """The partition of a record: the CRC-32 of its key, or without a key of its topic, modulo `count`."""
+    key = decode_attributes(record.attributes).get(Attribute.KEY, record.topic) if record.attributes else record.topic
+    return crc32(key) % count
 
 
 def _is_expired(data: bytes, now_ms: int) -> bool:

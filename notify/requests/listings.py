@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 from notify.local.hub import Hub
 from store.state.sessions import is_shared
@@ -22,6 +23,10 @@ MOST_OF_SESSION = 100
 """Filters of one session that are listed, if they are not too long for a page."""
 
 
+Named = TypeVar("Named")
+"""What a listing goes through: mostly names."""
+
+
 class ListingEnded(ValueError):
     """A page of a listing that is not known any more."""
 
@@ -29,15 +34,15 @@ class ListingEnded(ValueError):
         super().__init__("this listing ended, or too many others began since; begin it anew with after = 0")
 
 
-class NameSnapshots:
+class NameSnapshots(Generic[Named]):
     """Owner of the names of listings that are under way, of one connection."""
 
-    def __init__(self, names: Callable[[], list[str]]) -> None:
+    def __init__(self, names: Callable[[], list[Named]]) -> None:
         self._names = names
-        self._listings: OrderedDict[int, list[str]] = OrderedDict()
+        self._listings: OrderedDict[int, list[Named]] = OrderedDict()
         self._newest = 0
 
-    def page(self, after: int, most: int) -> NamesPage:
+    def page(self, after: int, most: int) -> NamesPage[Named]:
         """The next names, `most` of them at most. Raises ListingEnded."""
         number, index = (after >> _INDEX_BITS, after & ((1 << _INDEX_BITS) - 1)) if after else (0, 0)
         names = self._listings.get(number) if after else self._names()
@@ -51,13 +56,13 @@ class NameSnapshots:
         return NamesPage(names, index, most, lambda: self._listings.pop(number, None), number << _INDEX_BITS)
 
 
-class NamesPage:
+class NamesPage(Generic[Named]):
     """Names, one after another, until there are enough of them or what is said of them takes PAGE_BYTES.
 
     `after`, once it was iterated: what to ask for the names after it; None: that was all.
     """
 
-    def __init__(self, names: list[str], index: int, most: int, ended: Callable[[], object], listing: int) -> None:
+    def __init__(self, names: list[Named], index: int, most: int, ended: Callable[[], object], listing: int) -> None:
         self.after: int | None = None
         self._names = names
         self._index = index
@@ -66,7 +71,7 @@ class NamesPage:
         self._listing = listing
         self._size_bytes = self._of_name_bytes = 0
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Named]:
         while self._index < self._end and self._size_bytes < PAGE_BYTES:
             self._of_name_bytes = 0
             self._index += 1
@@ -90,14 +95,14 @@ class NamesPage:
 
 
 def find_readers(
-    hub: Hub, names: NameSnapshots, request: TopicReaders, done: Callable[[TopicReadersFound], None]
+    hub: Hub, names: NameSnapshots[str], request: TopicReaders, done: Callable[[TopicReadersFound], None]
 ) -> Iterator[None]:
     """`done` gets the answer, with all groups if it is the first of a listing. Raises ListingEnded."""
     return _look(hub, names.page(request.after, LOOKED_AT), request, done)
 
 
 def _look(
-    hub: Hub, names: NamesPage, request: TopicReaders, done: Callable[[TopicReadersFound], None]
+    hub: Hub, names: NamesPage[str], request: TopicReaders, done: Callable[[TopicReadersFound], None]
 ) -> Iterator[None]:
     topic = request.topic
     groups: list[tuple[str, str]] = []

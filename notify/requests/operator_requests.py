@@ -15,6 +15,7 @@ from notify.local.dead_letters import DeadLetter, DeadLetterDesk
 from notify.local.hub import Hub
 from notify.local.store import LocalStore
 from notify.requests.listings import ListingEnded, NameSnapshots, find_readers
+from notify.requests.receivers import find_receivers, readers_of_all
 from store.audit import AuditEvent
 from store.errors import StoreError
 from store.figures import samples
@@ -117,6 +118,7 @@ class OperatorRequests:
         self._hub = hub
         self._store = store
         self._names = NameSnapshots(hub.claims.client_ids)
+        self._readers = NameSnapshots(lambda: readers_of_all(hub))
 
     def do(self, message: WireMessage, done: Done) -> Iterator[None] | None:
         """Handle a request; what it returns is to be iterated over, in steps. `done` gets the answer, now or later, to
@@ -268,6 +270,7 @@ class OperatorRequests:
 _ACTIONS: dict[type[WireMessage], Callable[[OperatorRequests, Any, Done], Iterator[None] | None]] = {
     of_operator.ShowServer: OperatorRequests._show_server,
     of_operator.TopicReaders: OperatorRequests._find_readers,
+    of_operator.MessageReceivers: lambda self, request, done: find_receivers(self._hub, self._readers, request, done),
     of_operator.DeadLetters: lambda self, request, done: list_dead_letters(self._hub, request, done),
     of_operator.SettleDeadLetter: lambda self, request, done: settle_dead_letter(self._hub, request, done),
     of_operator.ListClients: OperatorRequests._list,

@@ -22,6 +22,7 @@ from penstock.console.api import (
     messages,
     pending,
     publishing,
+    receivers,
     reference,
     server,
     session,
@@ -38,7 +39,10 @@ ABOUT = (
     "`remedy`. A query parameter that an operation does not have is refused (422)."
 )
 PAGES = "penstock.console.pages"
-PARTS = (publishing, events, messages, topics, clients, groups, dead_letters, pending, server, history, session, health)
+PARTS = (
+    *(publishing, events, messages, receivers, topics, clients, groups, dead_letters, pending, server, history),
+    *(session, health),
+)
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {"model": ProblemDetails, "description": "A problem (application/problem+json)."}
 }

@@ -74,6 +74,7 @@ class Attribute(IntEnum):
     DUE_MS = 16  # 8 bytes: Unix time at which a delayed message is dispatched; the last attribute that a peer may add
     FIRST_OFFSET = 17  # 8 bytes: the log_offset at which a delayed message that stands here again was first stored
     LEFT_BY = 18  # 1 or more bytes: the user of a will or delayed message, to be authorized when due (left_by.py)
+    LETTER_OF = 19  # 8 bytes: the log_offset of the message that a group gave up, whose dead letter this is
 
 
 class Record(NamedTuple):

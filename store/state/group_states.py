@@ -43,6 +43,8 @@ class GroupState(msgspec.Struct):
     paused: bool = False  # it deals nothing
     began: int = 0  # log_offset at which it was made or last reset, or ended when a part of it was lost
     is_careful: bool = False  # what it holds is not known: it goes on after what is surely done with
+    start: int | None = None  # queue_offset at which it was made or last reset; None: an older store did not note it
+    was_reset: bool = False  # since it was made
 
     @property
     def key(self) -> GroupKey:
@@ -102,12 +104,12 @@ class GroupStates:
         """All of the log is applied: what is written from now on uses the numbers that the queues have now."""
         for key, state in self._states.items():
             if state.numbers is not None or self.has_gaps:
-                state.numbers, state.is_careful, state.began = None, False, log_end
+                state.numbers, state.is_careful, state.began, state.start = None, False, log_end, None
                 self._dirty.add(key)
             end = self._end_of(state.topic_filter)
             if any(position > end for position in state.positions):
                 state.positions = [min(position, end) for position in state.positions]
-                state.began = log_end
+                state.began, state.start = log_end, None
                 self._dirty.add(key)
 
     def apply(self, change: Change, log_offset: int) -> None:
@@ -128,7 +130,7 @@ class GroupStates:
             case GroupAdvanced() if state is not None:
                 self._advance(state, change)
             case GroupOffsetReset() if state is not None:
-                state.began = log_offset
+                state.began, state.start, state.was_reset = log_offset, change.queue_offset, True
                 state.is_careful = not self._is_sure(state, change.end, change.queue_offset)
                 _go_back(state, self._lowest(state, change.queue_offset))
             case GroupDropped() if state is not None:
@@ -140,7 +142,7 @@ class GroupStates:
         positions = [change.queue_offset] * change.settings.cursors
         state = GroupState(change.name, change.topic_filter, change.settings, positions)
         state.user, state.is_shared, state.paused = change.user, change.is_shared, change.paused
-        state.began = log_offset
+        state.began, state.start = log_offset, change.queue_offset
         self._states[state.key] = state
         if before is None:
             self._hold(change.topic_filter, log_offset)

@@ -468,9 +468,9 @@ class Group:
         ]
         return found, as_ranges(done)
 
-    def deliveries(self, offset: int) -> int:
-        """The number of times that a held message was handed out."""
-        return self._entries[offset].deliveries
+    def lease(self, offset: int) -> Lease | None:
+        """The lease of a message that a consumer has, or that waits for a retry; None: it is not held."""
+        return self._entries.get(offset)
 
     def written(self) -> None:
         """The log says all of it."""

@@ -491,4 +491,6 @@ KINDS = (
     Kind(153, of_copy.CopySegment, _OPERATOR, asked=True),
     Kind(154, of_copy.CopyCheckpoint, _OPERATOR, asked=True),
     Kind(155, of_copy.CopyPiece, _STORE, asked=True),
+    Kind(156, of_operator.MessageReceivers, _OPERATOR, asked=True),
+    Kind(157, of_operator.ReceiversFound, _STORE, asked=True),
 )

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from store.state.changes import BanKind, WhenBehind
-from store.wire.base import Count, Items, Name, Positive, TopicFilter, WireMessage
+from store.state.receiver_states import ReceiverState
+from store.wire.base import Count, Items, LogOffset, Name, Positive, TopicFilter, WireMessage
 
 BanValue = Annotated[str, Meta(min_length=1, max_length=65_535)]
 Line = Annotated[str, Meta(max_length=1_024)]
@@ -223,6 +224,66 @@ class TopicReadersFound(WireMessage, frozen=True):
 
     sessions: Annotated[list[TopicReader], Items]
     groups: Annotated[list[tuple[Name, Name]], Items]
+    next: Count | None
+
+
+class MessageReceivers(WireMessage, frozen=True):
+    """Ask which sessions in the log and which groups have the message at a log_offset, as their positions say.
+
+    `after`: 0, or `next` of the last answer to this connection.
+    """
+
+    log_offset: LogOffset
+    after: Count
+
+
+class TracedMessage(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A message whose receivers are asked for. `queue_offset` in its topic's queue; `stored_ms`: Unix time.
+
+    `client_id`: the MQTT client that published it; empty: the record names none. `user`: for whom it counts against
+    quotas; empty: the record does not say.
+    """
+
+    topic: Name
+    queue_offset: Count
+    stored_ms: Count
+    qos: Annotated[int, Meta(ge=0, le=2)]
+    client_id: Name
+    user: Name
+
+
+class SessionReceiver(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A session whose subscriptions match: what its position says, and the subscription that decides."""
+
+    client_id: Name
+    topic_filter: Name
+    qos: Annotated[int, Meta(ge=0, le=2)]
+    state: ReceiverState
+    online: bool
+
+
+class GroupReceiver(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A group whose filter matches. `deliveries` so far and `due_ms` (Unix time of the next; 0: not known) of a message
+    that it holds, `consumer` that has it; `letter`: log_offset of its dead letter, None: there is none, or none yet.
+    """
+
+    group: Name
+    topic_filter: Name
+    state: ReceiverState
+    paused: bool
+    deliveries: Count
+    due_ms: Count
+    consumer: Name
+    letter: LogOffset | None
+
+
+class ReceiversFound(WireMessage, frozen=True):
+    """Receivers, groups first, sessions in no order. `message`: in the first answer. `next`: what to ask for `after`;
+    None: that was all."""
+
+    message: TracedMessage | None
+    groups: Annotated[list[GroupReceiver], Items]
+    sessions: Annotated[list[SessionReceiver], Items]
     next: Count | None
 
 

@@ -65,6 +65,9 @@ HOSTILE: tuple[tuple[Role, type[WireMessage], list[object]], ...] = (
     (Role.OPERATOR, of_operator.TopicReaders, [1, 0]),
     (Role.OPERATOR, of_operator.TopicReaders, ["t", 1 << 63]),
     (Role.OPERATOR, of_operator.TopicReaders, ["t" * 70_000, 0]),
+    (Role.OPERATOR, of_operator.MessageReceivers, [-1, 0]),
+    (Role.OPERATOR, of_operator.MessageReceivers, [0, 1 << 63]),
+    (Role.OPERATOR, of_operator.MessageReceivers, ["0", 0]),
 )
 """Who sends the body of which message."""
 ROLES = ("gateway", "client", "operator")

@@ -98,6 +98,7 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_rights.ReadableFilters(),
     of_operator.ShowServer(0),
     of_operator.TopicReaders("t", 0),
+    of_operator.MessageReceivers(0, 0),
     of_operator.DeadLetters("g", 0, 1),
     of_operator.SettleDeadLetter("g", 0, 0, True, "ops"),
     of_operator.DescribeClient("victim"),
@@ -129,7 +130,7 @@ OF_CLIENTS = {
     "Topics",
 }
 OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters", "GroupWhere", "TellWork", "ListWork"}
-OF_OPERATORS = {"ShowServer", "TopicReaders", "DeadLetters", "SettleDeadLetter", "DescribeClient"}
+OF_OPERATORS = {"ShowServer", "TopicReaders", "MessageReceivers", "DeadLetters", "SettleDeadLetter", "DescribeClient"}
 OF_OPERATORS |= {"ListGateways", "ShowGateway", "ServeTier", "AskCopy", "CopySegment", "CopyCheckpoint"}
 OF_THE_STORE: tuple[WireMessage, ...] = (
     wire.Welcome(1, "", 0, 8, 8, 1, [], 0),

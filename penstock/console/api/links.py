@@ -7,10 +7,12 @@ from typing import Any
 _CLIENT = {"client_id": "$response.body#/clients/0/client_id"}
 _GROUP = {"group": "$response.body#/groups/0/group", "filter": "$response.body#/groups/0/topic_filter"}
 _NAME = {"group": _GROUP["group"]}
+_PUBLISHED = {"message_id": "$response.body#/message_id"}
 _NEXT = "$response.body#/next"
 LINKS: dict[str, dict[str, dict[str, str]]] = {
-    "publish_messages": {"get_message": {"message_id": "$response.body#/message_id"}},
-    "publish_events": {"get_message": {"message_id": "$response.body#/message_id"}},
+    "publish_messages": dict.fromkeys(("get_message", "list_receivers"), _PUBLISHED),
+    "publish_events": {"get_message": _PUBLISHED},
+    "list_receivers": {"list_receivers": {"message_id": "$request.path.message_id", "after": _NEXT}},
     "read_messages": {
         "read_messages": {"cursor": _NEXT, "filter": "$request.query.filter"},
         "get_message": {"message_id": "$response.body#/messages/0/message_id"},

@@ -35,6 +35,7 @@ from store.wire.handshake import (
     GATEWAYS_VERSION,
     HOLDING_VERSION,
     PAUSING_VERSION,
+    RECEIVERS_VERSION,
     RIGHTS_VERSION,
     VERSIONS,
 )
@@ -48,6 +49,7 @@ from store.wire.operator_messages import (
     GatewaysListed,
     ListGateways,
     ListLogReaders,
+    MessageReceivers,
     Sample,
     ServerShown,
     SettleDeadLetter,
@@ -74,6 +76,7 @@ NEEDS_VERSION: dict[type[WireMessage], int] = {
     **dict.fromkeys((DeadLetters, SettleDeadLetter), DEAD_LETTERS_VERSION),
     **dict.fromkeys((ListGateways, ShowGateway), GATEWAYS_VERSION),
     **dict.fromkeys((ListLogReaders, ForgetLogReader), HOLDING_VERSION),
+    MessageReceivers: RECEIVERS_VERSION,
 }
 """Of the wire, by request: an older store would end the connection."""
 

@@ -128,6 +128,8 @@ class BlockingLink:
             connected.close()
             raise
         self.welcome: Welcome = self._session.welcome
+        peer = connected.getpeername() if connected.family != socket.AF_UNIX else ()
+        self.peer: tuple[str, int] | None = (peer[0], peer[1]) if peer else None  # IP and port; None: a Unix socket
         if times.idle_s is not None:
             self._wait_s = self.welcome.heartbeat_ms / 1000
             threading.Thread(target=self._beat, args=(times.idle_s,), daemon=True).start()

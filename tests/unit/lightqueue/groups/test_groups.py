@@ -223,7 +223,9 @@ def test_a_dead_letter_keeps_what_it_was(stores: Stores, clock: Clock) -> None:
     assert dead is not None
     (record,) = read_all(store, dead)
     assert (record.client_id, record.payload, record.qos, record.retain) == (b"m7", b"payload", 1, False)
-    assert record.attributes == encode_attribute(Attribute.KEY, b"k")
+    (message,) = read_all(store, found.queue)
+    letter_of = encode_attribute(Attribute.LETTER_OF, message.log_offset.to_bytes(8, "little"))
+    assert record.attributes == encode_attribute(Attribute.KEY, b"k") + letter_of
     assert record.properties.startswith(content_type + b"\x26\0\x0fpenstock-reason\0\2no")
     assert store.groups.get(KEY) is found
     assert not found.state.entries

@@ -9,7 +9,7 @@ from notify.requests.listings import MOST_LISTINGS, PAGE_BYTES, ListingEnded, Na
 NAMES = [f"c{number}" for number in range(10)]
 
 
-def pages(snapshots: NameSnapshots, most: int, item: str, of_each: int = 1) -> list[list[str]]:
+def pages(snapshots: NameSnapshots[str], most: int, item: str, of_each: int = 1) -> list[list[str]]:
     found: list[list[str]] = []
     after: int | None = 0
     while after is not None:
@@ -21,7 +21,7 @@ def pages(snapshots: NameSnapshots, most: int, item: str, of_each: int = 1) -> l
 
 def test_names_come_once_each_so_many_at_a_time() -> None:
     assert pages(NameSnapshots(lambda: list(NAMES)), 4, "") == [NAMES[:4], NAMES[4:8], NAMES[8:]]
-    assert pages(NameSnapshots(list), 4, "") == [[]]
+    assert pages(NameSnapshots[str](list), 4, "") == [[]]
 
 
 def test_a_page_ends_where_its_bytes_do_and_the_next_one_goes_on() -> None:
