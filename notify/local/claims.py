@@ -64,7 +64,7 @@ class Claims:
     def client_ids(self) -> list[str]:
         """The client identifiers of all sessions and of all connections without a session in the log. In no order."""
         sessions = self._messages.sessions
-        return [state.client_id for state in sessions] + [each for each in self._holders if sessions.get(each) is None]
+        return [*sessions.client_ids, *(each for each in self._holders if sessions.get(each) is None)]
 
     def claim(
         self, member: Member, client_id: str, clean_start: bool, then: Answer, claimant: Claimant = UNJUDGED

@@ -33,9 +33,8 @@ Reader = str | GroupKey
 
 
 def readers_of_all(hub: Hub) -> list[Reader]:
-    """All groups, then all sessions."""
-    groups: list[Reader] = [each.state.key for each in hub.consumers.listed("")]
-    return groups + hub.claims.client_ids()
+    """All groups, then all sessions in the log."""
+    return [*(each.state.key for each in hub.messages.groups), *hub.messages.sessions.client_ids]
 
 
 def find_receivers(
@@ -97,6 +96,7 @@ def _look(
         done(Failed(FailureCode.UNAVAILABLE, str(error)))
         return
     done(ReceiversFound(message, groups, sessions, page.after))
+    yield from page.forget()
 
 
 def _look_at_group(

@@ -5,7 +5,7 @@ known beyond it (QoS 2 packet identifiers, messages outside any queue) is in `se
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Protocol
 
@@ -167,6 +167,11 @@ class Sessions:
 
     def get(self, client_id: str) -> SessionState | None:
         return self._sessions.get(client_id)
+
+    @property
+    def client_ids(self) -> Collection[str]:
+        """The client identifiers of all sessions, in no order."""
+        return self._sessions.keys()
 
     def stage(self) -> None:
         """Give what changed to the index, for its next write; once that has succeeded, call written()."""
