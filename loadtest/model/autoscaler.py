@@ -95,7 +95,8 @@ def _target(metric: Mapping[str, Any], pod: Pod) -> tuple[str, float]:
         resource = metric["resource"]
         of = pod.cpu_cores if resource["name"] == "cpu" else pod.memory_bytes
         return resource["name"], resource["target"]["averageUtilization"] / 100 * of
-    return metric["pods"]["metric"]["name"], _quantity(metric["pods"]["target"]["averageValue"])
+    given = metric["external" if metric["type"] == "External" else "pods"]
+    return given["metric"]["name"], _quantity(given["target"]["averageValue"])
 
 
 def _quantity(text: object) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from loadtest.errors import LoadTestError
 from loadtest.model.autoscaler import SYNC_S, Pod, Scaler, ScalingRules
@@ -24,8 +24,22 @@ RATE_WINDOW_S = 120
 """The window of rates in the Prometheus adapter's rules."""
 READY_S = 10
 """From the decision to the first client: scheduled in 5 s, started in 0.3 s, readiness probed every 5 s."""
+DAY_S = 86_400
 LIFETIME_S = 3600
 """Average duration of a connection."""
+
+
+MEASURED, FORECAST = "penstock_connections", "penstock_connections_forecast"
+
+
+class Expectation(Protocol):
+    """A forecast of connections (loadtest.model.forecast)."""
+
+    def expects(self, at_s: float) -> float:
+        """The most that there will be shortly after a second of the replay; 0: it does not know."""
+
+    def saw(self, at_s: float, connections: float) -> None:
+        """What was measured."""
 
 
 class LoadPoint(NamedTuple):
@@ -107,9 +121,10 @@ def read_load(name: str) -> list[LoadPoint]:
 class _Gateways:
     """The connections of each ready gateway, and when the starting ones will be ready."""
 
-    def __init__(self, count: int, connections: float) -> None:
+    def __init__(self, count: int, connections: float, ready_s: float) -> None:
         self.connections = [connections / count] * count
         self.starting: deque[float] = deque()
+        self._ready_s = ready_s
 
     def scale(self, wanted: int, at_s: float) -> None:
         while len(self.connections) + len(self.starting) > wanted:
@@ -118,7 +133,7 @@ class _Gateways:
             else:
                 self._spread(self.connections.pop())  # its clients reconnect
         while len(self.connections) + len(self.starting) < wanted:
-            self.starting.append(at_s + READY_S)
+            self.starting.append(at_s + self._ready_s)
 
     def second(self, at_s: float, connections: float) -> None:
         """Some clients leave, others connect; each ready gateway gets an equal share of new ones."""
@@ -134,8 +149,20 @@ class _Gateways:
         self.connections = [each + connections / len(self.connections) for each in self.connections]
 
 
-def replay(load: Sequence[LoadPoint], by: ScalingRules, costs: Costs, pod: Pod, fan_out: float = 1) -> ScalingReplay:
-    """Replay a load second by second. Each gateway has messages in proportion to its connections."""
+def replay(
+    load: Sequence[LoadPoint],
+    by: ScalingRules,
+    costs: Costs,
+    pod: Pod,
+    fan_out: float = 1,
+    forecast: Expectation | None = None,
+    ready_s: float = READY_S,
+) -> ScalingReplay:
+    """Replay a load second by second. Each gateway has messages in proportion to its connections.
+
+    `forecast` stands beside what is measured, if the rules have a target for it. `ready_s`: until a new gateway takes
+    clients.
+    """
     scaler = Scaler(by)
     message_us = costs.gateway_in_us + fan_out * costs.gateway_out_us
     gateways: _Gateways | None = None
@@ -144,14 +171,18 @@ def replay(load: Sequence[LoadPoint], by: ScalingRules, costs: Costs, pod: Pod, 
     for now in _seconds(load):
         if gateways is None:
             scaler.replicas = scaler.bounded(scaler.desired(_metrics([now], now, message_us, costs, by.least)))
-            gateways = _Gateways(scaler.replicas, now.connections)
+            gateways = _Gateways(scaler.replicas, now.connections, ready_s)
         at_s = int(now.at_s - load[0].at_s)
         gateways.second(at_s, now.connections)
         history.append(now)
         if at_s % SYNC_S == 0:
             seen = history[max(0, at_s - SEEN_LATE_S)]
             recent = history[max(0, at_s - SEEN_LATE_S - RATE_WINDOW_S) : max(1, at_s - SEEN_LATE_S + 1)]
-            scaler.look(at_s, _metrics(recent, seen, message_us, costs, len(gateways.connections)))
+            sums = _metrics(recent, seen, message_us, costs, len(gateways.connections))
+            if forecast is not None:
+                forecast.saw(at_s, seen.connections)
+                sums[FORECAST] = forecast.expects(at_s)
+            scaler.look(at_s, sums)
             gateways.scale(scaler.replicas, at_s)
         each = [now.messages * share / max(1.0, now.connections) for share in gateways.connections]
         fullest = max(
@@ -181,7 +212,7 @@ def _metrics(
     return {
         "cpu": pods * costs.gateway_turning_cores + messages * message_us / 1e6,
         "memory": pods * costs.gateway_base_bytes + now.connections * costs.gateway_connection_bytes,
-        "penstock_connections": now.connections,
+        MEASURED: now.connections,
         "penstock_messages_received_per_second": messages,
     }
 

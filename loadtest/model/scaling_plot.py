@@ -13,11 +13,12 @@ FIGURE_INCHES = (8.6, 4.6)
 POINTS = 400
 
 
-def drawn(replay: ScalingReplay) -> str:
-    """An SVG: the load above; the gateways and the busiest of them below."""
+def drawn(replay: ScalingReplay, title: str) -> str:
+    """An SVG: the load above; the gateways and the busiest of them below. `title`: which load, and if it is made."""
     moments = _fewer(replay.moments)
     hours = [moment.at_s / 3600 for moment in moments]
     figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
+    figure.suptitle(title)
     above, below = figure.subplots(2, 1, sharex=True)
     above.plot(hours, [moment.connections / 1000 for moment in moments], label="connections (thousands)")
     above.plot(hours, [moment.messages / 1000 for moment in moments], label="messages/s (thousands)")

@@ -231,35 +231,68 @@ def show_model(
         typer.echo(f"{check.what:40} {check.error:+.0%}")
 
 
+Rules = Annotated[Path, typer.Argument(metavar="FILE", help="Output of `helm template`, or - for standard input.")]
+
+
 @bench.command("scaling")
 def replay_scaling(
-    rules: Annotated[Path, typer.Argument(metavar="FILE", help="Output of `helm template`, or - for standard input.")],
-    load: Annotated[str, typer.Option("--load", metavar="NAME", help="day, burst, or a CSV file.")] = "day",
+    rules: Rules,
+    load: Annotated[
+        str, typer.Option("--load", metavar="NAME", help="day, burst (both made, not recorded), or a CSV file.")
+    ] = "day",
     costs: Annotated[Path | None, typer.Option("--costs", metavar="FILE", help="Costs from `model --measure`.")] = None,
     fan_out: Annotated[float, typer.Option("--fan-out", min=0, metavar="N", help="Deliveries per message.")] = 1,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="File for a plot, as SVG.")] = None,
+    ready_s: Annotated[
+        float, typer.Option("--ready-s", min=0, max=3_600, metavar="S", help="Until a new gateway takes clients.")
+    ] = 10,
 ) -> None:
     """Replay a load against the chart's HorizontalPodAutoscaler: does it scale in time, does it flap?"""
     _check_extra()
     from loadtest.model.autoscaler import Pod, rules_in
     from loadtest.model.needs import read
-    from loadtest.model.scaling import read_load, replay
+    from loadtest.model.scaling import read_load, replay, shipped_loads
 
-    try:
-        text = sys.stdin.read() if str(rules) == "-" else rules.read_text(encoding="utf-8")
-    except OSError as error:
-        raise PenstockError(f"{rules}: {error.strerror}; name what `helm template` rendered") from None
     pod = Pod()
-    found = replay(read_load(load), rules_in(text, pod), read(costs).costs, pod, fan_out)
+    found = replay(read_load(load), rules_in(_rendered(rules), pod), read(costs).costs, pod, fan_out, ready_s=ready_s)
+    origin = " (made, not recorded)" if load in shipped_loads() else ""
     typer.echo(
-        f"{load}: {min(m.wanted for m in found.moments)} to {max(m.wanted for m in found.moments)} gateways, "
+        f"{load}{origin}: {min(m.wanted for m in found.moments)} to {max(m.wanted for m in found.moments)} gateways, "
         f"{found.gateway_hours:.1f} gateway-hours, {found.changes} changes, {found.turns} turns; "
         f"the busiest gateway did {found.fullest:.0%} of what it can, above all of it for {found.saturated_s} s"
     )
     if plot is not None:
         from loadtest.model.scaling_plot import drawn
 
-        _write_text(plot, drawn(found), "--plot")
+        _write_text(plot, drawn(found, f"{load}{origin}"), "--plot")
+
+
+@bench.command("forecast")
+def compare_forecasts(
+    rules: Rules,
+    costs: Annotated[Path | None, typer.Option("--costs", metavar="FILE", help="Costs from `model --measure`.")] = None,
+    fan_out: Annotated[float, typer.Option("--fan-out", min=0, metavar="N", help="Deliveries per message.")] = 1,
+) -> None:
+    """Compare scaling by reaction alone with forecasts beside it, on days that are made, not recorded."""
+    _check_extra()
+    from loadtest.model.autoscaler import Pod, rules_in
+    from loadtest.model.forecast_table import as_markdown, forecast_rows
+    from loadtest.model.needs import read
+    from penstock.commands.progress import shown
+
+    pod = Pod()
+    by = rules_in(_rendered(rules), pod)
+    with shown("replaying") as progress:
+        rows = list(forecast_rows(by, read(costs).costs, pod, fan_out, progress))
+    typer.echo(as_markdown(rows), nl=False)
+
+
+def _rendered(rules: Path) -> str:
+    """What helm rendered. Raises PenstockError."""
+    try:
+        return sys.stdin.read() if str(rules) == "-" else rules.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PenstockError(f"{rules}: {error.strerror}; name what `helm template` rendered") from None
 
 
 def _measure(path: Path, seconds: float) -> None:

@@ -36,6 +36,10 @@ def test_alerts_fire_when_they_must_and_not_otherwise() -> None:
     promtool("test", "rules", CASES)
 
 
+def test_the_rule_of_a_forecast() -> None:
+    promtool("test", "rules", HERE / "forecast-cases.yaml")
+
+
 def test_every_alert_has_a_case_in_which_it_fires() -> None:
     assert {name for name in ALERTS if f'alertname="{name}"' not in CASES.read_text()} == set()
 

@@ -211,6 +211,10 @@ def test_gateways_scale_by_what_a_prometheus_adapter_gives(everything: Rendered)
         "penstock_latency_seconds": 1.5,
     }
     assert pods.keys() == {rule["name"]["as"] for rule in _adapter_rules()}
+    (external,) = _metrics(scaler, "External")
+    assert external["external"]["target"] == {"type": "AverageValue", "averageValue": "40000"}
+    (rule,) = _adapter_rules("external")
+    assert external["external"]["metric"]["name"] == rule["name"]["as"]
     assert {"scaleUp", "scaleDown"} == scaler["spec"]["behavior"].keys()
 
 
@@ -218,9 +222,9 @@ def _metrics(scaler: Object, kind: str) -> list[Object]:
     return [metric for metric in scaler["spec"]["metrics"] if metric["type"] == kind]
 
 
-def _adapter_rules() -> list[Object]:
+def _adapter_rules(kind: str = "custom") -> list[Object]:
     document = yaml.safe_load((CHART / "examples" / "prometheus-adapter.yaml").read_text())
-    rules: list[Object] = document["rules"]["custom"]
+    rules: list[Object] = document["rules"][kind]
     return rules
 
 

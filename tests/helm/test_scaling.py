@@ -1,4 +1,5 @@
-"""The chart's autoscaling rules against loads: ahead of saturation, without flapping; and worse rules, which fail."""
+"""The chart's autoscaling rules against loads that are made, not recorded: ahead of saturation, without flapping; worse
+rules, which fail; and forecasts beside them."""
 
 import copy
 from typing import Any
@@ -6,12 +7,16 @@ from typing import Any
 import pytest
 
 from loadtest.model.autoscaler import Pod, rules
+from loadtest.model.forecast_table import forecast_rows
+from loadtest.model.made_days import LAST_DAYS
 from loadtest.model.needs import read
 from loadtest.model.scaling import LoadPoint, ScalingReplay, read_load, replay
 from tests.helm.chart import quantity, render
 
 MOST_TURNS = {"day": 8, "burst": 2}
 """A day goes up twice and down twice, and has noise; a burst goes up once and down once."""
+SHIFT = "a shift at 4:00, as before"
+FORECAST_ON = ("--set", "gateway.autoscaling.targets.forecastConnections=20000")
 ENABLED = ("--set", "gateway.autoscaling.enabled=true", "--set", "gateway.allowAnonymous=true")
 
 
@@ -69,3 +74,20 @@ def test_rules_that_come_too_late_saturate_a_gateway(change: str) -> None:
         }
     found = replay(steep_burst(), rules(document, pod()), read(None).costs, pod())
     assert (found.saturated_s == 0) == (change == "none")
+
+
+@pytest.mark.parametrize("days", [(SHIFT,), pytest.param(tuple(LAST_DAYS), marks=pytest.mark.nightly)])
+def test_what_a_forecast_saves_and_risks_on_made_days(days: tuple[str, ...]) -> None:
+    """It saves where a fleet connects within a minute at a known time, and costs gateways on any other day."""
+    by = rules(render(*ENABLED, *FORECAST_ON).one("HorizontalPodAutoscaler"), pod())
+    rows = {(row.day, row.scaled_by): row for row in forecast_rows(by, read(None).costs, pod(), days_of=days)}
+    assert rows[SHIFT, "reaction alone"].short_s > 600
+    for name in ("and like yesterday", "and Holt-Winters"):
+        assert rows[SHIFT, name].short_s == 0
+        for day in days:
+            alone, beside = rows[day, "reaction alone"], rows[day, name]
+            assert beside.short_s <= alone.short_s, "the reaction stays: a wrong forecast takes no gateway away"
+            assert alone.gateway_hours <= beside.gateway_hours < 1.2 * alone.gateway_hours
+    assert all(
+        rows[day, "and like yesterday"].gateway_hours < rows[day, "and Holt-Winters"].gateway_hours for day in days
+    )
