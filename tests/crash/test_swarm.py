@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from tests.support.mqtt_slow_reader import RawClient
 from tests.support.mqtt_swarm import Swarm
 
 CLIENTS = 1_000
+MANY = 10_000  # of one gateway
 PATIENCE_S = 30
+MANY_PATIENCE_S = 300
 RANGE_BYTES = 1 << 20
 MESSAGE_BYTES = 10_000
 MESSAGES = 2_000
@@ -56,6 +59,24 @@ def test_each_gateway_reads_once_for_all_its_subscribers(cluster: Cluster) -> No
         assert all(client.messages == 1 for client in swarm.clients)
 
 
+@pytest.mark.catalogue("F22", "Q67")
+def test_ten_thousand_clients_of_a_gateway_cost_it_one_read(cluster: Cluster) -> None:
+    with Swarm("one-", ["to/all"] * MANY) as many, Swarm("other-", ["to/all"] * CLIENTS) as others:
+        for swarm, port in ((many, cluster.ports[0]), (others, cluster.ports[1])):
+            swarm.connect([port])
+            swarm.poll(swarm.all_online, MANY_PATIENCE_S)
+        before = cluster.store_reads
+        publish(cluster.ports[1], "to/all")
+        for swarm, number in ((many, MANY), (others, CLIENTS)):
+            swarm.poll(partial(has_messages, swarm, number), PATIENCE_S)
+        assert cluster.store_reads - before == len(cluster.gateways)
+        assert all(client.messages == 1 for swarm in (many, others) for client in swarm.clients)
+
+
+def has_messages(swarm: Swarm, number: int) -> bool:
+    return swarm.messages == number
+
+
 @pytest.mark.catalogue("G28")
 def test_clients_of_a_dead_gateway_come_back_on_the_other(cluster: Cluster) -> None:
     with Swarm("device-", ["to/all"] * CLIENTS, keeps_sessions=True) as swarm:
@@ -70,6 +91,7 @@ def test_clients_of_a_dead_gateway_come_back_on_the_other(cluster: Cluster) -> N
         assert all(client.messages == 1 for client in swarm.clients)
 
 
+@pytest.mark.catalogue("Q73")
 def test_lagging_readers_read_ranges(cluster: Cluster) -> None:
     """Far more than the gateway keeps of what it read; one that reads at once has been served long since."""
     late, quick = (RawClient(cluster.ports[0], name) for name in ("late", "quick"))

@@ -77,6 +77,7 @@ def test_rules_that_come_too_late_saturate_a_gateway(change: str) -> None:
 
 
 @pytest.mark.parametrize("days", [(SHIFT,), pytest.param(tuple(LAST_DAYS), marks=pytest.mark.nightly)])
+@pytest.mark.catalogue("Q64")
 def test_what_a_forecast_saves_and_risks_on_made_days(days: tuple[str, ...]) -> None:
     """It saves where a fleet connects within a minute at a known time, and costs gateways on any other day."""
     by = rules(render(*ENABLED, *FORECAST_ON).one("HorizontalPodAutoscaler"), pod())

@@ -150,7 +150,7 @@ def test_retained_messages_and_a_storm(tmp_path: Path) -> None:
     assert found.steps[1].delivered + found.steps[2].delivered == 300
 
 
-@pytest.mark.catalogue("I36")
+@pytest.mark.catalogue("I36", "Q68")
 def test_bundled_vehicle_workloads_run(tmp_path: Path) -> None:
     names = [name for name in shipped() if name.startswith(("vehicle", "roadside"))]
     assert len(names) == 6
@@ -261,7 +261,7 @@ def test_bench_reports_errors_in_one_line(arguments: list[str], fault: bytes) ->
     assert done.stderr.count(b"\n") == 1
 
 
-@pytest.mark.catalogue("O60")
+@pytest.mark.catalogue("O60", "R82")
 def test_compare(tmp_path: Path) -> None:
     file = tmp_path / "short.toml"
     file.write_text(SHORT.format(qos=1, version=4))
@@ -366,7 +366,7 @@ def test_the_model_as_a_table_and_as_json() -> None:
     assert found["demand"]["queues"] == 10_000_000
 
 
-@pytest.mark.catalogue("M45")
+@pytest.mark.catalogue("M45", "Q70")
 def test_locks_are_measured_beside_a_single_writer(capsys: pytest.CaptureFixture[str]) -> None:
     locks.main(0.02, 1)
     rows = capsys.readouterr().out.splitlines()[2:]

@@ -62,6 +62,7 @@ def generated(document: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         del sys.modules[name]
 
 
+@pytest.mark.catalogue("I34")
 def test_a_python_client_publishes_and_reads(site: Site, generated: str) -> None:
     token = basic("bob", "s3c").removeprefix("Basic ")
     with import_module(generated).AuthenticatedClient(site.console.url, token=token, prefix="Basic") as client:

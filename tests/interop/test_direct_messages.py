@@ -31,7 +31,7 @@ def connected(port: int, client_id: str, *who: str, version: int = 5, expiry_s: 
     return device
 
 
-@pytest.mark.catalogue("G24")
+@pytest.mark.catalogue("G24", "R84")
 def test_a_direct_message_comes_to_one_client_whatever_it_subscribes_to(server: PenstockServer) -> None:
     sender = PahoClient(server.port).connect()
     clients = [PahoClient(server.port, version, f"d-{version}").connect() for version in (4, 5)]
@@ -50,7 +50,7 @@ def test_a_direct_message_comes_to_one_client_whatever_it_subscribes_to(server: 
     assert other.next(Publish).payload == b"last"
 
 
-@pytest.mark.catalogue("G24")
+@pytest.mark.catalogue("G24", "R84")
 def test_direct_messages_wait_for_a_client_that_is_away(penstock_server: ServerFactory) -> None:
     server = penstock_server(settings=ON)
     for version in (4, 5):

@@ -121,6 +121,7 @@ def console(server: PenstockServer) -> str:
 
 @pytest.mark.nightly
 @pytest.mark.alone  # latencies are compared
+@pytest.mark.catalogue("Q66")
 def test_a_line_that_is_away_for_a_day(penstock_server: ServerFactory, tmp_path: Path) -> None:
     center = penstock_server()
     wire = BrokerWire(center.port)

@@ -36,6 +36,7 @@ def store(tmp_path: Path) -> Iterator[StoreProcess]:
     store.close()
 
 
+@pytest.mark.catalogue("Q65")
 def test_messages_from_amqp_are_mapped_or_rejected(
     rabbitmq: RabbitMqBroker, store: StoreProcess, client: Client, tmp_path: Path
 ) -> None:

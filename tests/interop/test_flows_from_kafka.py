@@ -68,6 +68,7 @@ def numbers(*of: int) -> list[bytes]:
     return [b"%d" % i for i in range(*of)]
 
 
+@pytest.mark.catalogue("Q65")
 def test_records_become_messages(start: Start, kafka: KafkaBroker, topic: str, client: Client) -> None:
     writing = producer(kafka)
     headers: list[tuple[str, str | bytes | None]] = [

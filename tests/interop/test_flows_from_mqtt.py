@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -42,6 +43,7 @@ def comes(device: PahoClient, client: Client, topic: str) -> bool:
     return bool(list(client.read(topic)))
 
 
+@pytest.mark.catalogue("Q65")
 def test_messages_from_mqtt_are_mapped_or_become_dead_letters(
     store: StoreProcess, client: Client, tmp_path: Path, mosquitto_port: int
 ) -> None:
@@ -170,6 +172,7 @@ def test_flow_waits_for_a_broker_that_refuses(
             broker.wait()
 
 
+@pytest.mark.catalogue("Q66")
 def test_a_plant_catches_up_with_its_center_after_a_line_that_was_cut(
     penstock_server: ServerFactory, tmp_path: Path
 ) -> None:

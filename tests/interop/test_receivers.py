@@ -99,6 +99,7 @@ def refused(*arguments: str) -> str:
     return done.stderr.decode()
 
 
+@pytest.mark.catalogue("R80")
 def test_sessions_in_each_state_and_after_a_kill(site: TraceSite) -> None:
     own = site.device("own", no_local=True)
     received, under_way = site.device("received"), site.device("under-way")
@@ -145,6 +146,7 @@ def test_sessions_in_each_state_and_after_a_kill(site: TraceSite) -> None:
     assert site.traced() == before
 
 
+@pytest.mark.catalogue("R80")
 def test_groups_in_each_state_and_after_a_kill(site: TraceSite) -> None:
     names = ("received", "in-flight", "retry", "dead", "paused")
     members = {name: site.group(name) for name in names}

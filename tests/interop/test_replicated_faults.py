@@ -147,6 +147,7 @@ async def test_kafka_is_away_and_comes_back(
 
 @pytest.mark.nightly
 @pytest.mark.asyncio
+@pytest.mark.catalogue("Q69")
 async def test_a_leader_and_the_broker_that_leads_the_partition(
     stores: ReplicatedStores, kafka_cluster: KafkaCluster, tmp_path: Path, seed: int
 ) -> None:

@@ -78,6 +78,7 @@ def test_standby_gateway_ends_while_it_waits(start: Callable[[int], StandbyGatew
 
 @pytest.mark.alone
 @pytest.mark.nightly
+@pytest.mark.catalogue("Q63")
 def test_the_first_connack_comes_within_50_ms(start: Callable[[int], StandbyGateway]) -> None:
     """The shortest of five, as other work on the machine only adds to it."""
     ports = [free_port() for _ in range(5)]

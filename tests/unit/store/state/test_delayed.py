@@ -296,7 +296,7 @@ def test_pending_ones_are_listed_in_pages(open_store: Stores, clock: StoppedCloc
 # --- what must not lose them
 
 
-@pytest.mark.catalogue("J39")
+@pytest.mark.catalogue("J39", "Q71")
 def test_delayed_messages_outlive_retention(
     open_store: Stores, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
