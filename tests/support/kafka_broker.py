@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,6 +79,7 @@ class KafkaNode:
     relayed_port: int = 0  # another one, at which it names relay_port as its own
     relay_port: int = 0
     settings: Mapping[str, object] = field(default_factory=dict)
+    java_options: tuple[str, ...] = JAVA_OPTIONS
 
     def properties(self, folder: Path) -> dict[str, object]:
         listeners = []
@@ -134,7 +135,7 @@ class KafkaBroker:
         """Returns when the broker can be used; of a node that is a controller only, at once."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                _java("kafka.Kafka", str(self._config)),
+                _java("kafka.Kafka", str(self._config), options=self.node.java_options),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -199,5 +200,5 @@ class KafkaBroker:
         self.kill()
 
 
-def _java(*arguments: str) -> list[str]:
-    return ["java", *JAVA_OPTIONS, "-cp", f"{JARS}/*", *arguments]
+def _java(*arguments: str, options: Sequence[str] = JAVA_OPTIONS) -> list[str]:
+    return ["java", *options, "-cp", f"{JARS}/*", *arguments]
