@@ -1,4 +1,5 @@
-"""RabbitMQ and Mosquitto break off in mid answer, refuse connections, or are dead for a minute, under flows each way.
+"""RabbitMQ and Mosquitto are slow, break off in mid answer, refuse connections, or are dead for a minute, under flows
+each way.
 
 Nothing is lost, other flows and the devices of the store notice nothing, the flows say what is wrong and go on by
 themselves.
@@ -11,6 +12,8 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -115,6 +118,10 @@ class BrokenOff:
         for wire in self._wires.values():
             wire.mend()
 
+    def delay(self, seconds: float) -> None:
+        for wire in self._wires.values():
+            wire.delay(seconds)
+
     def close(self) -> None:
         for wire in self._wires.values():
             wire.close()
@@ -152,67 +159,119 @@ def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
     mosquitto.process.wait()
 
 
+@dataclass
+class FlowSite:
+    """A store with a flow each way, and what publishes to them and takes from them."""
+
+    server: PenstockServer
+    client: Client
+    taker: PahoClient
+    in_queue: QueueTaker
+    publisher: NumbersPublisher
+    queuer: SteadyQueuer
+    device: SteadyDevice
+    rejected: QueueTaker
+
+    def wait_until_all_came(self) -> None:
+        """Nothing more is published; what was acknowledged comes, into the store once and in order."""
+        for each in (self.publisher, self.queuer):
+            each.finish()
+        self.device.close()
+        client, acked = self.client, self.publisher.acked
+        wait_until(lambda: acked <= {int(each) for each in self.taker.distinct(1)})
+        wait_until(lambda: acked <= {int(each) for each in self.in_queue.bodies()})
+        wait_until(lambda: set(payloads(client, "amqp/#")) >= {b"%d" % i for i in range(self.queuer.confirmed)})
+        wait_until(lambda: len(payloads(client, "line/#")) >= self.device.acked)
+        wait_until(lambda: not any(rows(self.server)[flow]["away"] for flow in AWAY))
+        found = payloads(client, "amqp/#")
+        assert len(found) == len(set(found))
+        for topic in range(3):  # each once, in order
+            assert [int(each) for each in payloads(client, f"line/{topic}")] == list(range(topic, self.device.acked, 3))
+        assert list(client.read("$dead/#")) == list(client.read("$flows/mqttin/dead/#")) == []
+        assert self.rejected.take() == []
+
+    def close(self) -> None:
+        for each in (self.publisher, self.queuer):
+            each.finish()
+        self.device.close()
+        self.taker.leave()
+
+
+@pytest.fixture
+def start_site(
+    rabbitmq: RabbitMqBroker, mosquitto: Mosquitto, penstock_server: ServerFactory, tmp_path: Path
+) -> Iterator[Callable[[Outage], FlowSite]]:
+    with ExitStack() as ends:
+
+        def start(outage: Outage) -> FlowSite:
+            ends.callback(outage.close)
+            name, queue = f"away-{uuid.uuid4().hex}", new_queue(rabbitmq)
+            rabbitmq.make(name, {name: "plant.#"})
+            file, lines = tmp_path / "flows.toml", tmp_path / "lines.ndjson"
+            file.write_text(FLOWS.format(name=name, queue=queue, lines=lines, **outage.ports()))
+            server = penstock_server(settings={"flows.file": file})
+            url = f"unix://{server.data.absolute()}/console.sock"
+            taker = PahoClient(mosquitto.port, client_id="taker", expiry_s=3_600, clean=False)
+            taker.client.reconnect_delay_set(1, 1)
+            taker.connect().subscribe("site/#", 1)
+            in_queue, rejected = QueueTaker(rabbitmq, name), QueueTaker(rabbitmq, f"{queue}.dead")
+            wait_until(lambda: all(row["consumers"] for row in rows(server).values()) and len(rows(server)) == 5)
+            client = ends.enter_context(Client(url, timeout_s=PATIENCE_S))
+            publisher, queuer = NumbersPublisher(url, pause_s=0.05), SteadyQueuer(rabbitmq, queue)
+            device = SteadyDevice(mosquitto.port, pause_s=0.01)
+            site = FlowSite(server, client, taker, in_queue, publisher, queuer, device, rejected)
+            ends.callback(site.close)
+            return site
+
+        yield start
+
+
 @pytest.mark.parametrize("kind", [BrokenOff, pytest.param(Dead, marks=pytest.mark.nightly)])
 def test_flows_go_on_once_their_brokers_are_back(
     rabbitmq: RabbitMqBroker,
     mosquitto: Mosquitto,
-    penstock_server: ServerFactory,
+    start_site: Callable[[Outage], FlowSite],
     tmp_path: Path,
     kind: Callable[[RabbitMqBroker, Mosquitto], Outage],
 ) -> None:
-    name, queue = f"away-{uuid.uuid4().hex}", new_queue(rabbitmq)
-    rabbitmq.make(name, {name: "plant.#"})
     outage = kind(rabbitmq, mosquitto)
-    file, lines = tmp_path / "flows.toml", tmp_path / "lines.ndjson"
-    file.write_text(FLOWS.format(name=name, queue=queue, lines=lines, **outage.ports()))
-    server = penstock_server(settings={"flows.file": file})
-    url = f"unix://{server.data.absolute()}/console.sock"
-    taker = PahoClient(mosquitto.port, client_id="taker", expiry_s=3_600, clean=False)
-    taker.client.reconnect_delay_set(1, 1)
-    taker.connect().subscribe("site/#", 1)
-    in_queue = QueueTaker(rabbitmq, name)
+    site = start_site(outage)
+    server, client = site.server, site.client
     pings = DevicePings(server.port, tmp_path / "pings")
-    wait_until(lambda: all(row["consumers"] for row in rows(server).values()) and len(rows(server)) == 5)
-    publisher = NumbersPublisher(url, pause_s=0.05)
-    queuer, device = SteadyQueuer(rabbitmq, queue), SteadyDevice(mosquitto.port, pause_s=0.01)
     try:
-        with Client(url, timeout_s=PATIENCE_S) as client:
-            began_s = time.monotonic()
-            wait_until(lambda: payloads(client, "amqp/#") and payloads(client, "line/#") and taker.distinct(50))
-            wait_until(lambda: time.monotonic() > began_s + 0.5)
-            outage.begin()
-            away_s = time.monotonic()
-            wait_until(lambda: all(rows(server)[flow]["away"] for flow in AWAY))
-            wait_until(lambda: time.monotonic() > away_s + outage.lasts_s)
-            during = rows(server)
-            back_s = time.monotonic()
-            outage.end()
-            for each in (publisher, queuer):
-                each.finish()
-            device.close()
-            acked = publisher.acked
-            wait_until(lambda: acked <= {int(each) for each in taker.distinct(1)})
-            wait_until(lambda: acked <= {int(each) for each in in_queue.bodies()})
-            wait_until(lambda: set(payloads(client, "amqp/#")) >= {b"%d" % i for i in range(queuer.confirmed)})
-            wait_until(lambda: len(payloads(client, "line/#")) >= device.acked)
-            wait_until(lambda: not any(rows(server)[flow]["away"] for flow in AWAY))
-            found = payloads(client, "amqp/#")
-            assert len(found) == len(set(found))
-            for topic in range(3):  # each once, in order
-                assert [int(each) for each in payloads(client, f"line/{topic}")] == list(range(topic, device.acked, 3))
-            assert list(client.read("$dead/#")) == list(client.read("$flows/mqttin/dead/#")) == []
-        assert QueueTaker(rabbitmq, f"{queue}.dead").take() == []
+        began_s = time.monotonic()
+        wait_until(lambda: payloads(client, "amqp/#") and payloads(client, "line/#") and site.taker.distinct(50))
+        wait_until(lambda: time.monotonic() > began_s + 0.5)
+        outage.begin()
+        away_s = time.monotonic()
+        wait_until(lambda: all(rows(server)[flow]["away"] for flow in AWAY))
+        wait_until(lambda: time.monotonic() > away_s + outage.lasts_s)
+        during = rows(server)
+        back_s = time.monotonic()
+        outage.end()
+        site.wait_until_all_came()
         _check_told(server, during)
         before, meanwhile = pings.between(began_s, away_s), pings.between(away_s, back_s)
         print(f"before: {before}; while the brokers are away: {meanwhile}")
         _check_undisturbed(before, meanwhile, during)
     finally:
-        for each in (publisher, queuer):
-            each.finish()
-        device.close()
         pings.close()
-        taker.leave()
-        outage.close()
+
+
+@pytest.mark.parametrize("seconds", [1, pytest.param(120, marks=pytest.mark.nightly)])
+def test_flows_over_slow_lines_fall_behind_and_catch_up(
+    rabbitmq: RabbitMqBroker, mosquitto: Mosquitto, start_site: Callable[[Outage], FlowSite], seconds: int
+) -> None:
+    """Each piece of data is 0.1 s late, in either direction. No flow takes its broker to be away."""
+    lines = BrokenOff(rabbitmq, mosquitto)
+    site = start_site(lines)
+    lines.delay(0.1)
+    slow_s = time.monotonic()
+    wait_until(lambda: time.monotonic() > slow_s + seconds)
+    wait_until(lambda: payloads(site.client, "amqp/#") and payloads(site.client, "line/#") and site.taker.distinct(50))
+    site.wait_until_all_came()
+    assert "MQTT, " not in site.server.log_text()
+    assert "AMQP, " not in site.server.log_text()
 
 
 def rows(server: PenstockServer) -> dict[str, dict[str, Any]]:
