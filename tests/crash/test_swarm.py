@@ -91,7 +91,6 @@ def test_clients_of_a_dead_gateway_come_back_on_the_other(cluster: Cluster) -> N
         assert all(client.messages == 1 for client in swarm.clients)
 
 
-@pytest.mark.catalogue("Q73")
 def test_lagging_readers_read_ranges(cluster: Cluster) -> None:
     """Far more than the gateway keeps of what it read; one that reads at once has been served long since."""
     late, quick = (RawClient(cluster.ports[0], name) for name in ("late", "quick"))

@@ -4,18 +4,19 @@ import random
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from math import ceil
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightqueue.queues._queues import ENTRY_BYTES, unpacked
+from lightqueue.queues._queues import ENTRY_BYTES, PACK_ENTRIES, unpacked
 from lightqueue.queues.layout import entry_key
 from store.records._records import RecordBatch
 from store.records.records import Attribute, Record, RecordType, encode_attribute
 from tests.support.plain_numbers import number
-from tests.support.stores import Stores
+from tests.support.stores import Stores, batch_of
 
 Entry = tuple[int, int, int]  # log_offset, size, tag hash
 FAST = 0xEF5A4A7916C5F26F  # 64-bit FNV-1a
@@ -105,3 +106,21 @@ def test_writes_what_the_page_says(open_store: Stores) -> None:
 
 def stored_size(record: Record) -> int:
     return -(40 + len(record.topic) + len(record.attributes) + len(record.payload)) // 8 * -8
+
+
+@pytest.mark.catalogue("Q73")
+@pytest.mark.parametrize("max_bytes", [1, 20_000, 1 << 20])
+def test_a_read_is_bounded_by_bytes_and_messages_and_lower_from_disk(open_store: Stores, max_bytes: int) -> None:
+    """Where the index has a queue's entries on disk, one read takes those of a pack at most."""
+    store = open_store()
+    store.append(batch_of(*(bytes(100) for _ in range(3 * PACK_ENTRIES)), topic=b"a"))
+    queue = store.queues.topic_queue(b"a")
+    fit = ceil(max_bytes / stored_size(Record._make(store.queues.read(queue, 0, 1, 1)[0])))  # the last one may pass it
+    for start in (0, 7):
+        from_memory = store.queues.read(queue, start, 2 * PACK_ENTRIES, max_bytes)
+        assert (from_memory.first, from_memory.count) == (start, min(2 * PACK_ENTRIES, fit))
+    store.write_index()
+    assert queue.tail_first_offset == 3 * PACK_ENTRIES
+    for start in (0, 7, PACK_ENTRIES, 3 * PACK_ENTRIES - 1):
+        from_disk = store.queues.read(queue, start, 2 * PACK_ENTRIES, max_bytes)
+        assert (from_disk.first, from_disk.count) == (start, min(PACK_ENTRIES - start % PACK_ENTRIES, fit))
