@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import paho.mqtt.client as paho
-from paho.mqtt.client import ConnectFlags
+from paho.mqtt.client import ConnectFlags, DisconnectFlags
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -23,6 +23,7 @@ from penstock.flows.errors import SinkAway
 from penstock.flows.mqtt_place import MqttPlace
 
 KEEP_ALIVE_S: Final = 30
+KEEP_ALIVE_TIMEOUT: Final = 0x8D  # MQTT 5.0, 2.4; the library's own word for it
 GOODBYE_S: Final = 1.0  # for what is not written yet
 HEADER_BYTES: Final = 16  # of a PUBLISH at most, without topic, properties and payload
 _SILENT: Final = logging.Logger("penstock.flows.paho", logging.CRITICAL + 1)  # a flow says it in one line
@@ -153,8 +154,12 @@ class MqttLink:
     ) -> None:
         self._tell(self._let_in, flags.session_present, code, properties)
 
-    def _on_disconnect(self, _: object, __: object, ___: object, code: ReasonCode, ____: object) -> None:
-        self._tell(self.end, refused(self._place, "it ended the connection", code))
+    def _on_disconnect(self, _: object, __: object, flags: DisconnectFlags, code: ReasonCode, ___: object) -> None:
+        if flags.is_disconnect_packet_from_server:
+            self._tell(self.end, refused(self._place, "it ended the connection", code))
+        else:
+            what = "it answers no ping" if code == KEEP_ALIVE_TIMEOUT else "the connection was lost"
+            self._tell(self.end, SinkAway(f"{self._place}: {what}"))
 
     # --- on the loop
 

@@ -251,6 +251,7 @@ def test_flows_go_on_once_their_brokers_are_back(
         outage.end()
         site.wait_until_all_came()
         _check_told(server, during)
+        assert kind is not BrokenOff or ": the connection was lost" in server.log_text()
         before, meanwhile = pings.between(began_s, away_s), pings.between(away_s, back_s)
         print(f"before: {before}; while the brokers are away: {meanwhile}")
         _check_undisturbed(before, meanwhile, during)
