@@ -221,6 +221,7 @@ class Client:
         group: str,
         start: Position | None = None,
         prefetch: int = PREFETCH,
+        tag: str | None = None,
         **options: Unpack[GroupOptions],
     ) -> Subscription:
         """Join a consumer group; see penstock.Client.subscribe().
@@ -231,7 +232,7 @@ class Client:
         thread = self._opened
 
         async def begin() -> AsyncSubscription:
-            return self._client.subscribe(topic_filter, group=group, start=start, prefetch=prefetch, **options)
+            return self._client.subscribe(topic_filter, group=group, start=start, prefetch=prefetch, tag=tag, **options)
 
         return Subscription(thread, thread.call(begin()))
 

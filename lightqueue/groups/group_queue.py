@@ -30,7 +30,7 @@ from store.records._records import (
 from store.records.records import Attribute, Record, RecordFlag, decode_attributes, read_records
 from store.state import expiry
 from store.state.changes import GroupAdvanced, encode_change
-from store.state.group_settings import GroupSettings
+from store.state.group_settings import GroupSettings, tags_of
 from store.state.group_states import GroupState
 from store.state.groups import ConsumerKey, Group, PartitionOffset
 from store.state.offset_ranges import as_ranges
@@ -80,6 +80,7 @@ class GroupQueue:
         self.reads = QueueReads(
             owner.log, owner.queues, queue, lambda: owner.tier_of(self), lambda number: owner.skipped(self, number)
         )
+        self.reads.tags = tags_of(state.tag)
         self.group = Group(state.settings, state.positions, state.entries, owner.epoch)
         self.version = 0  # counts what consumers said
         self.logged_version = 0  # what of it is in the log

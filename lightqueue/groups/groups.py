@@ -78,12 +78,17 @@ class Groups:
         return sum(each.state.user == user for each in self)
 
     def make(
-        self, key: GroupKey, settings: GroupSettings | None, begin: Callable[[], int], maker: Maker = NO_MAKER
+        self,
+        key: GroupKey,
+        settings: GroupSettings | None,
+        begin: Callable[[], int],
+        maker: Maker = NO_MAKER,
+        tag: str = "",
     ) -> GroupQueue:
         """The group of this name over this filter, made if it is not there; what it holds is kept from now on.
 
         A new one begins at the queue_offset that `begin` says. `settings`: None for those it has; the number of
-        partitions stays. Raises a StoreError.
+        partitions stays. `tag`: of a new one; see tags_of(). Raises a StoreError.
         """
         found = self._groups.get(key)
         assert found is None or settings is None or settings.partitions == found.settings.partitions
@@ -94,11 +99,12 @@ class Groups:
             raise TooManyGroups
         settings = settings or (found.settings if found is not None else GroupSettings())
         paused = found is not None and found.state.paused
-        made = GroupMade(*key, settings, 0, *maker, paused=paused)
+        tag = tag if found is None else found.state.tag
+        made = GroupMade(*key, settings, 0, *maker, paused=paused, tag=tag)
         if found is None:
             queue = self.queues.stored(key[1])
             end = queue.next_offset if queue is not None else 0
-            made = GroupMade(*key, settings, begin(), *maker, end)
+            made = GroupMade(*key, settings, begin(), *maker, end, tag=tag)
         self._say(made)
         if found is not None:
             found.group.settings = made.settings
@@ -110,7 +116,8 @@ class Groups:
         """Deal nothing more, or go on. What consumers have stays theirs. Raises a StoreError."""
         state = found.state
         if state.paused != paused:
-            self._say(GroupMade(*state.key, found.settings, 0, state.user, state.is_shared, paused=paused))
+            maker = Maker(state.user, state.is_shared)
+            self._say(GroupMade(*state.key, found.settings, 0, *maker, paused=paused, tag=state.tag))
 
     def reset(self, found: GroupQueue, queue_offset: int) -> None:
         """Go on elsewhere. Raises a StoreError."""

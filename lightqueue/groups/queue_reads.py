@@ -6,11 +6,17 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from lightqueue.queues._queues import Queue
+from lightqueue.queues._queues import Queue, tagged_records
 from lightqueue.queues.table import QueueTable
 from store.log.api import Log
 from store.records._records import Records, lost_before, marked, records_bytes, records_from, records_size
 from store.state.groups import Group
+
+LOOKED_AT = 2_048
+"""Entries of the index that one read compares with the group's tags: some 0.1 ms."""
+READ_AT_ONCE = 512
+READ_BYTES = 64 << 10
+"""Of messages that a group with tags keeps while it looks for those with its tags."""
 
 
 class TierPage(NamedTuple):
@@ -55,6 +61,9 @@ class QueueReads:
     ) -> None:
         """`tier`: what there is of the queue in the tier; `tell_skipped`: is told how many messages are gone."""
         self.skipped = 0
+        self.tags: list[bytes] = []
+        """The group has messages with one of these tags alone; none: all."""
+        self._some = Records(0)  # what was read last, of a group with tags
         self._log = log
         self._queues = queues
         self._queue = queue
@@ -68,8 +77,35 @@ class QueueReads:
         self._lost: dict[int, int] = {}  # how many messages are gone that a message says, by its queue_offset
 
     def read(self, start: int, most: int, max_bytes: int) -> Records:
-        """Like QueueTable.read(); nothing from `start` on while the tier is asked. What is gone counts as lost."""
-        return self._telling(self._read(start, most, max_bytes))
+        """Like QueueTable.read(); nothing from `start` on while the tier is asked. What is gone counts as lost.
+
+        Messages with other tags are passed over: the result, which may be empty, begins after them.
+        """
+        records = self._read_tagged(start, most, max_bytes) if self.tags else self._read(start, most, max_bytes)
+        return self._telling(records)
+
+    def _read_tagged(self, start: int, most: int, max_bytes: int) -> Records:
+        """The first ones in a row from `start` on that have a tag of the group.
+
+        The index says by hashes what need not be read. What may be wanted is read many at a time, since those that are
+        wanted stand among others.
+        """
+        if not self._some.first <= start < self._some.next:
+            if self._tier is None or start >= self._kept_from():
+                at, until = self._queues.tagged_run(self._queue, start, self.tags, LOOKED_AT)
+                if at > start or at == until:
+                    return Records(at)
+            found = self._read(start, READ_AT_ONCE, READ_BYTES)
+            self._some = records_from(records_bytes(found), found.first)  # for longer than until the next append
+            start = found.first
+            if not found.count:
+                return found
+        some = self._some
+        first = start - some.first
+        at, until = tagged_records(some, first, self.tags)
+        if first == 0 < at and (lost := self._lost.pop(some.first, lost_before(some))):
+            self._gone += lost  # the next message says so
+        return _part(some, at, min(most, until - at), max_bytes) if at < until else Records(some.first + at)
 
     def _read(self, start: int, most: int, max_bytes: int) -> Records:
         if self._tier is None or start >= self._kept_from():
@@ -124,7 +160,8 @@ class QueueReads:
             self.close()
 
     def close(self) -> None:
-        """Stop reading the tier for now."""
+        """Stop reading the tier for now, and keep nothing that was read."""
+        self._some = Records(0)
         if self._tier is not None:
             self._tier.close()
             self._tier = None

@@ -20,6 +20,8 @@ from lightqueue.queues._queues import (
     read_tail,
     read_tails,
     tagged_pack,
+    tagged_run_in_pack,
+    tagged_run_in_tail,
     tagged_tail,
 )
 from lightqueue.queues.held_filters import HeldFilters
@@ -296,6 +298,21 @@ class QueueTable:
                 return tagged_pack(self._log.memory, pack, first, start, tag, stop, most_entries, max_bytes)
             start = self._next_kept(queue, start)
         return Records(start), start, 0, 0
+
+    def tagged_run(self, queue: Queue, start: int, tags: list[bytes], most_entries: int) -> tuple[int, int]:
+        """(at, until): the first entries in a row from queue_offset `start` on that have the hash of one of these tags.
+
+        Looks at `most_entries`, and at one pack. at == until: none of them has; `at` is where to look on. An entry that
+        retention dropped is not passed over: it may have had one.
+        """
+        if start >= queue.next_offset:
+            return start, start
+        if start >= queue.tail_first_offset:
+            return tagged_run_in_tail(queue, start, tags, most_entries)
+        found = self._entries.pack_at(queue, start, min(most_entries, PACK_ENTRIES))
+        if found is None:
+            return start, start + 1
+        return tagged_run_in_pack(found[1], found[0], start, tags, most_entries)
 
     def _next_kept(self, queue: Queue, start: int) -> int:
         """The first queue_offset at or after `start` that still has an entry."""

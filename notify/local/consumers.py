@@ -24,7 +24,7 @@ from notify.local.tier import Tier
 from notify.local.user_quotas import NO_QUOTAS, QuotaLimits
 from store.errors import StoreError
 from store.state.changes import GroupAdvanced
-from store.state.group_settings import GroupSettings
+from store.state.group_settings import BadTags, GroupSettings, tags_of
 from store.state.group_states import GroupKey, Maker
 from store.state.groups import ConsumerKey
 from store.state.offset_ranges import in_ranges
@@ -82,13 +82,21 @@ class Consumers:
         if_new: GroupSettings | None = None,
         maker: Maker = NO_MAKER,
         or_refuse: bool = False,
+        tag: str | None = None,
     ) -> Consumer:
         """A consumer comes; the group is made if need be. Raises StoreError, GroupRefused, NoSuchPosition.
 
         `if_new`: the settings of a group that is made, where `settings` are none; `maker`: who makes it. `or_refuse`:
-        as in beginning().
+        as in beginning(). `tag`: of a group that is made; None: all, or what the group has.
         """
+        try:
+            tags_of(tag or "")
+        except BadTags as error:
+            raise GroupRefused(f"group {group[0]}: {error}") from None
         known = self._groups.get(group)
+        if known is not None and tag is not None and tag != known.state.tag:
+            has = f"has the tag {known.state.tag!r}" if known.state.tag else "has no tag"
+            raise GroupRefused(f"group {group[0]} {has}, not {tag!r}; drop it (`penstock group drop`) or use another")
         if known is None and settings is None:
             settings = if_new
         if known is not None and settings is not None and settings.partitions != known.settings.partitions:
@@ -100,7 +108,7 @@ class Consumers:
         if known is None:
             self._limits.check(group, maker)
         begin = partial(beginning, self._messages, group[1], start, or_refuse, self._tier.has(group[1]))
-        queue = self._groups.make(group, settings, begin, maker)
+        queue = self._groups.make(group, settings, begin, maker, tag or "")
         if consumer is not None:
             return consumer
         if len(queue.group.consumers) >= MOST_CONSUMERS:

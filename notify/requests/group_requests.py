@@ -125,7 +125,9 @@ class GroupRequests:
         key = (peer, message.consumer)
         user = receiver.permits.user
         maker = Maker(user.name) if user is not None else Maker(message.user, message.if_new is not None)
-        consumer = self.consumers.open(key, group, message.settings, start, message.if_new, maker, message.or_refuse)
+        consumer = self.consumers.open(
+            key, group, message.settings, start, message.if_new, maker, message.or_refuse, message.tag
+        )
         if consumer not in self._refs:
             self._last_ref += 1
             self._refs[consumer] = self._last_ref

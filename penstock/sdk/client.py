@@ -18,7 +18,7 @@ from penstock.sdk.connecting import ClientConnection
 from penstock.sdk.credentials import ClientCredentials, Password
 from penstock.sdk.errors import BadMessageId, ClientClosed, NotFound, Overloaded, StoreRefused
 from penstock.sdk.filters import LiveOnlyTopics, matches_any
-from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, prefetch_of
+from penstock.sdk.group_options import GroupOptions, group_name, group_settings, group_start, group_tag, prefetch_of
 from penstock.sdk.link import ClientLink
 from penstock.sdk.many import Packer, ToPublish, published
 from penstock.sdk.message import DelayedReceipt, Message, Pending, Receipt
@@ -324,6 +324,7 @@ class Client(ClientConnection):
         group: str,
         start: Position | None = None,
         prefetch: int = PREFETCH,
+        tag: str | None = None,
         **options: Unpack[GroupOptions],
     ) -> Subscription:
         """Be a consumer of a group: each message is one consumer's, until it is acked, and comes again if it is not.
@@ -335,7 +336,9 @@ class Client(ClientConnection):
         a time as in read(), or `@7`, a queue_offset of the filter's queue. Filters other than a topic and `level/#`
         have a queue only from their first use on: where it lacks messages from `start` on, that is refused
         (StoreRefused); without `start` the group begins with the earliest that its queue has. `prefetch`: no more
-        messages than this are in hand without having been settled. Options (see GroupOptions) say how the group deals.
+        messages than this are in hand without having been settled. `tag`: the group has messages with one of these tags
+        alone (`fast`, `fast||slow`), which cannot be changed later; the store passes the others over without reading
+        them. Options (see GroupOptions) say how the group deals.
 
         Leaving the loop, or the `async with` block around it, gives back what is not settled, at once. If the
         connection or the store goes away it goes on by itself as soon as it is back. Raises BadOption, BadPosition;
@@ -354,6 +357,7 @@ class Client(ClientConnection):
             group_start("earliest" if start is None else start),
             prefetch_of(prefetch),
             or_refuse=start is not None,
+            tag=group_tag(tag),
         )
         return Subscription(self._opened_here, wanted)
 

@@ -11,7 +11,15 @@ from msgspec.structs import replace
 
 from penstock.sdk.errors import BadOption, BadPosition
 from penstock.sdk.positions import Position, where
-from store.state.group_settings import MOST_DELIVERIES, MOST_IN_FLIGHT, MOST_MS, MOST_PARTITIONS, GroupSettings
+from store.state.group_settings import (
+    MOST_DELIVERIES,
+    MOST_IN_FLIGHT,
+    MOST_MS,
+    MOST_PARTITIONS,
+    BadTags,
+    GroupSettings,
+    tags_of,
+)
 
 PARTITIONS = 16  # of an ordered group that names no number
 MOST_PREFETCH = 65_536
@@ -89,6 +97,14 @@ def group_start(start: Position) -> str:
         raise BadPosition(f"start={start!r}: a group begins at 'earliest', 'now', a time, or '@7' (a queue_offset)")
     found = where(start)
     return "latest" if found == "now" else found
+
+
+def group_tag(tag: str | None) -> str | None:
+    """Raises BadOption."""
+    try:
+        return None if tag is None else "||".join(each.decode() for each in tags_of(tag))
+    except (BadTags, UnicodeError) as error:
+        raise BadOption(f"tag={tag!r}: {error}") from None
 
 
 def prefetch_of(prefetch: int) -> int:

@@ -28,7 +28,7 @@ from store.state.group_settings import GroupSettings
 from store.wire import group_messages as wire
 from store.wire.client.requests import Outcome
 from store.wire.frames import Frame
-from store.wire.handshake import PLACING_VERSION, WORK_VERSION
+from store.wire.handshake import PLACING_VERSION, TAGS_VERSION, WORK_VERSION
 from store.wire.messages import FailureCode, Welcome, WireMessage
 
 log = logging.getLogger("penstock.client")
@@ -56,6 +56,7 @@ class WantedMessages(NamedTuple):
     start: str
     prefetch: int
     or_refuse: bool = False  # the store refuses a `start` that it no longer has
+    tag: str | None = None  # of the group; None: as the group has it
 
 
 class GroupPosition(NamedTuple):
@@ -360,6 +361,9 @@ class Subscription:
         if requests.welcome is None:
             return
         welcome, wanted = requests.welcome, self._wanted
+        if wanted.tag is not None and welcome.version < TAGS_VERSION:
+            self.fail(StoreRefused(FailureCode.BAD_REQUEST, "it is older than tags of groups; upgrade the store"))
+            return
 
         def opened(outcome: Outcome, _: Frame) -> None:
             if self._is_history_refused(outcome):
@@ -378,6 +382,7 @@ class Subscription:
             wanted.settings,
             wanted.start,
             or_refuse=wanted.or_refuse or self._asks_for_history,
+            tag=wanted.tag,
         )
         requests.ask_once(open_, opened)
 

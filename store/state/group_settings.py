@@ -11,8 +11,35 @@ MOST_PARTITIONS = 256
 MOST_MS = 7 * 86_400_000
 MOST_IN_FLIGHT = 65_536
 MOST_DELIVERIES = 1_000
+MOST_TAGS = 32
+MOST_TAG_BYTES = 255
 
 Milliseconds = Annotated[int, Meta(ge=1, le=MOST_MS)]
+
+
+class BadTags(ValueError):
+    """An expression of tags that no message can match, or that is too long."""
+
+
+def tags_of(expression: str) -> list[bytes]:
+    """The tags of `A||B`: a group with it has the messages that have one of them. Empty: all. Raises BadTags.
+
+    >>> tags_of("fast||slow")
+    [b'fast', b'slow']
+    """
+    if not expression:
+        return []
+    if len(expression) > MOST_TAGS * (MOST_TAG_BYTES + 2):
+        raise BadTags(f"{len(expression)} characters of tags are too many; {MOST_TAGS} tags can be named")
+    tags = [tag.strip().encode() for tag in expression.split("||")]
+    if len(tags) > MOST_TAGS:
+        raise BadTags(f"{len(tags)} tags are too many; {MOST_TAGS} can be named")
+    for tag in tags:
+        if not 0 < len(tag) <= MOST_TAG_BYTES:
+            raise BadTags(
+                f"a tag has 1 to {MOST_TAG_BYTES} bytes, and {tag[:50]!r} in {expression[:200]!r} has {len(tag)}"
+            )
+    return list(dict.fromkeys(tags))
 
 
 class Strategy(StrEnum):

@@ -45,6 +45,7 @@ class GroupState(msgspec.Struct):
     is_careful: bool = False  # what it holds is not known: it goes on after what is surely done with
     start: int | None = None  # queue_offset at which it was made or last reset; None: an older store did not note it
     was_reset: bool = False  # since it was made
+    tag: str = ""  # it has messages with one of these tags alone; see tags_of()
 
     @property
     def key(self) -> GroupKey:
@@ -125,6 +126,7 @@ class GroupStates:
                 state.settings = msgspec.structs.replace(change.settings, partitions=state.settings.partitions)
                 state.is_shared = state.is_shared and change.is_shared
                 state.paused = change.paused
+                state.tag = change.tag
             case GroupAdvanced() if state is None and self.has_gaps and change.end >= 0:
                 self._find(change, log_offset)
             case GroupAdvanced() if state is not None:
@@ -142,6 +144,7 @@ class GroupStates:
         positions = [change.queue_offset] * change.settings.cursors
         state = GroupState(change.name, change.topic_filter, change.settings, positions)
         state.user, state.is_shared, state.paused = change.user, change.is_shared, change.paused
+        state.tag = change.tag
         state.began, state.start = log_offset, change.queue_offset
         self._states[state.key] = state
         if before is None:

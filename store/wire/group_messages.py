@@ -43,7 +43,8 @@ class GroupOpen(WireMessage, frozen=True):
     A group that is not there is made, and begins at `start`: `earliest`, `latest`, a time or a queue_offset as in
     Locate. `settings`: nil takes those that it has; one that is made has those in `if_new` then.
     `user`: for whom a gateway asks, where users are known; empty: an anonymous client. `or_refuse`: a new group is
-    refused if the filter's queue lacks messages from `start` on; else it begins with those that the queue has.
+    refused if the filter's queue lacks messages from `start` on; else it begins with those that the queue has. `tag`:
+    the group has messages with one of these tags alone (`A||B`); empty: all, None: as it has it. It cannot be changed.
     """
 
     group: GroupName
@@ -54,6 +55,7 @@ class GroupOpen(WireMessage, frozen=True):
     if_new: GroupSettings | None = None
     user: str | None = None
     or_refuse: bool = False
+    tag: Name | None = None
 
 
 class GroupOpened(WireMessage, frozen=True):

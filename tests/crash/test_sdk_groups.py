@@ -20,6 +20,7 @@ from tests.support.stores import wait_until
 pytestmark = pytest.mark.asyncio
 
 KILLS = 4
+TAGS = ("a", "b", "c", None)
 PER_ROUND = 500  # messages that are done with between two kills
 
 
@@ -30,10 +31,13 @@ def store(tmp_path: Path) -> Iterator[StoreProcess]:
     store.close()
 
 
+@pytest.mark.parametrize("tag", [None, pytest.param("a||b", marks=pytest.mark.catalogue("R77"))])
 @pytest.mark.catalogue("K41")
-async def test_consuming_goes_on_through_kills(store: StoreProcess) -> None:
+async def test_consuming_goes_on_through_kills(store: StoreProcess, tag: str | None) -> None:
+    """With a tag half of what is published is the group's."""
     url = store.url.replace("tcp://", "penstock://")
     published: list[bytes] = []
+    sent = 0
     answered: set[bytes] = set()
     unsure: set[bytes] = set()  # the store was killed before it answered: it may know, or not
     again: list[bytes] = []
@@ -41,13 +45,16 @@ async def test_consuming_goes_on_through_kills(store: StoreProcess) -> None:
     is_over = False
 
     async def publish(client: Client) -> None:
+        nonlocal sent
         while not is_over:
             if len(published) - len(answered) > 5_000:
                 await asyncio.sleep(0.01)
                 continue
-            payloads = [b"%d" % number for number in range(len(published), len(published) + 50)]
-            await asyncio.gather(*(client.publish(f"work/{int(each) % 5}", each) for each in payloads))
-            published.extend(payloads)
+            payloads = [b"%d" % number for number in range(sent, sent + 50)]
+            sent += len(payloads)
+            made = [(each, TAGS[int(each) % 4]) for each in payloads]
+            await asyncio.gather(*(client.publish(f"work/{int(each) % 5}", each, tag=of) for each, of in made))
+            published.extend(each for each, of in made if tag is None or of in ("a", "b"))
 
     async def settle(payload: bytes, answer: Answer) -> None:
         if await answer:
@@ -58,7 +65,8 @@ async def test_consuming_goes_on_through_kills(store: StoreProcess) -> None:
 
     async def work(client: Client) -> None:
         settling: set[asyncio.Task[None]] = set()
-        async for message in client.subscribe("work/#", group="g", invisible=1.0, max_deliveries=0):
+        async for message in client.subscribe("work/#", group="g", invisible=1.0, max_deliveries=0, tag=tag):
+            assert tag is None or message.tag in ("a", "b")
             if message.payload in answered:
                 again.append(message.payload)
             task = asyncio.create_task(settle(message.payload, message.ack()))

@@ -15,7 +15,7 @@ import pytest_asyncio
 from penstock import Client
 from penstock.sdk.delivery import Delivery
 from penstock.sdk.errors import AlreadySettled, BadOption, BadPosition, ClientClosed, StoreRefused, TimedOut
-from store.wire.group_messages import GroupDrop, GroupInfo, GroupList, GroupReset, GroupsListed, Popped
+from store.wire.group_messages import GroupDrop, GroupInfo, GroupList, GroupOpen, GroupReset, GroupsListed, Popped
 from tests.support.store_process import StoreProcess
 from tests.support.store_protocol_relay import FrameWire
 
@@ -429,3 +429,42 @@ async def test_where_a_group_is(client: Client) -> None:
     await client._ask(GroupDrop("g", "line/7/temp"))
     async with client.subscribe("line/7/temp", group="g") as subscription:
         assert (await subscription.position()).began > reset.began
+
+
+@pytest.mark.catalogue("R77")
+async def test_a_group_has_what_has_one_of_its_tags(client: Client) -> None:
+    await publish(client, "line/7", 3, tag="fast")
+    await publish(client, "line/7", 5_000, 3)
+    await publish(client, "line/8", 2, 5_003, tag="slow")
+    await publish(client, "line/8", 2, 5_005, tag="other")
+    async with client.subscribe("line/#", group="g", tag="fast||slow") as subscription:
+        messages = await take(aiter(subscription), 5)
+        assert [(int(each.payload), each.tag) for each in messages] == [
+            (0, "fast"), (1, "fast"), (2, "fast"), (5_003, "slow"), (5_004, "slow")
+        ]  # fmt: skip
+        for message in messages:
+            assert await message.ack()
+        await until(client, lambda group: group.lag == 0)
+        await publish(client, "line/7", 2, 5_007, tag="other")
+        await publish(client, "line/7", 1, 5_009, tag="slow")
+        assert numbers(await take(aiter(subscription), 1)) == [5_009]
+        async with client.subscribe("line/#", group="g") as another:  # it says nothing, and has what the group has
+            await publish(client, "line/7", 20, 5_010, tag="fast")
+            assert [each.tag for each in await take(aiter(another), 1)] == ["fast"]
+        for tag in ("fast", ""):
+            with pytest.raises(StoreRefused, match=r"has the tag 'fast\|\|slow', not .*; drop it"):
+                async with client.subscribe("line/#", group="g", tag=tag):
+                    raise AssertionError
+    async with client.subscribe("line/#", group="all"):
+        with pytest.raises(StoreRefused, match="group all has no tag, not 'fast'"):
+            async with client.subscribe("line/#", group="all", tag="fast"):
+                raise AssertionError
+
+
+@pytest.mark.parametrize("tag", ["a||", "x" * 300, "||".join(map(str, range(40)))])
+async def test_tags_that_cannot_be(client: Client, tag: str) -> None:
+    with pytest.raises(BadOption, match="tag="):
+        client.subscribe("line/#", group="g", tag=tag)
+    await publish(client, "line/7", 1)
+    with pytest.raises(StoreRefused, match=r"group h: .*tag"):
+        await client._ask(GroupOpen("h", "line/#", "c", None, "earliest", tag=tag))

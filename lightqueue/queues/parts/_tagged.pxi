@@ -64,6 +64,71 @@ def with_tag(Records records not None, bytes tag not None):
     return found
 
 
+def tagged_run_in_tail(Queue queue not None, uint64_t start, list tags not None, uint64_t most_entries):
+    """(at, until): the first entries in a row, from queue_offset `start` in the tail on, whose hash is that of one of these
+    tags. Looks at `most_entries`; at == until: none of those has one, and there is more to look at from there on.
+    """
+    if start < queue.tail_first:
+        raise ValueError("older than the tail")
+    return run_of(queue.tail, queue.tail_count, queue.tail_first, start, tags, most_entries)
+
+
+def tagged_run_in_pack(bytes pack not None, uint64_t pack_first, uint64_t start, list tags not None, uint64_t most_entries):
+    """The same in a pack of entries."""
+    return run_of(<const Entry *>PyBytes_AS_STRING(pack), PyBytes_GET_SIZE(pack) // sizeof(Entry), pack_first, start, tags,
+                  most_entries)
+
+
+cdef enum:
+    MOST_TAGS = 32      # that a run is of
+
+
+cdef tuple run_of(const Entry *entries, uint64_t count, uint64_t first, uint64_t start, list tags, uint64_t most_entries):
+    cdef uint64_t wanted[MOST_TAGS]
+    cdef uint64_t at = start - first, until
+    cdef int number = 0
+    cdef bytes tag
+    if len(tags) > MOST_TAGS:
+        raise ValueError(f"{len(tags)} tags; {MOST_TAGS} at most")
+    for tag in tags:
+        wanted[number] = fnv1a(Part(PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag)))
+        number += 1
+    count = min(count, at + most_entries)
+    while at < count and not is_one_of(entries[at].tag_hash, wanted, number):
+        at += 1
+    until = at
+    while until < count and is_one_of(entries[until].tag_hash, wanted, number):
+        until += 1
+    return first + at, first + until
+
+
+cdef inline bint is_one_of(uint64_t found, const uint64_t *wanted, int number) noexcept nogil:
+    cdef int i
+    for i in range(number):
+        if wanted[i] == found:
+            return True
+    return False
+
+
+def tagged_records(Records records not None, Py_ssize_t start, list tags not None):
+    """(at, until): the first records in a row, from number `start` on, that have one of these tags; their end twice, if none."""
+    cdef Py_ssize_t at = start, until
+    while at < records.count and not has_one_of(records.items[at], tags):
+        at += 1
+    until = at
+    while until < records.count and has_one_of(records.items[until], tags):
+        until += 1
+    return at, until
+
+
+cdef bint has_one_of(const RecordHeader *record, list tags):
+    cdef bytes tag
+    for tag in tags:
+        if has_tag(record, tag):
+            return True
+    return False
+
+
 cdef uint64_t fnv1a(Part text) noexcept nogil:
     """64-bit FNV-1a, and 1 for what would be 0."""
     cdef uint64_t found = 0xcbf29ce484222325
