@@ -27,7 +27,9 @@ KEEP_ALIVE_TIMEOUT: Final = 0x8D  # MQTT 5.0, 2.4; the library's own word for it
 GOODBYE_S: Final = 1.0  # for what is not written yet
 HEADER_BYTES: Final = 16  # of a PUBLISH at most, without topic, properties and payload
 _SILENT: Final = logging.Logger("penstock.flows.paho", logging.CRITICAL + 1)  # a flow says it in one line
+_ITS_LOG: Final = "its log may say why"
 _REMEDIES: Final = {
+    0x80: _ITS_LOG,
     0x84: 'mqtt.version: say "3.1.1"',
     0x85: "mqtt.id: name another one",
     0x86: "mqtt.password: correct it, or mqtt.user",
@@ -159,7 +161,7 @@ class MqttLink:
             self._tell(self.end, refused(self._place, "it ended the connection", code))
         else:
             what = "it answers no ping" if code == KEEP_ALIVE_TIMEOUT else "the connection was lost"
-            self._tell(self.end, SinkAway(f"{self._place}: {what}"))
+            self._tell(self.end, SinkAway(f"{self._place}: {what}; {_ITS_LOG}"))
 
     # --- on the loop
 

@@ -153,6 +153,32 @@ def test_a_broker_that_stands_still_or_is_away_gets_everything_later(
         broker.wait()
 
 
+def test_a_broker_that_is_full_gets_everything_once_it_has_room(
+    store: StoreProcess, client: Client, tmp_path: Path
+) -> None:
+    """It has no memory left, and ends the connection; the flow goes on once a client has taken what it had."""
+    port = free_port()
+    kept = "max_queued_messages 0\nmax_queued_bytes 0\nmemory_limit 3000000"
+    broker = start_mosquitto(port, tmp_path, kept)
+    PahoClient(port, client_id="taker", expiry_s=3_600, clean=False).connect().subscribe("#", 1).leave()
+    part = FlowsPart(store, tmp_path, flow("out", f"mqtt://127.0.0.1:{port}"))
+    taker: PahoClient | None = None
+    try:
+        sent = [b"%03d" % i + bytes(20_000) for i in range(300)]
+        client.publish_many([(f"plant/{i % 5}", each) for i, each in enumerate(sent)])
+        wait_until(lambda: "its log may say why" in part.log_text())
+        taker = PahoClient(port, client_id="taker", expiry_s=3_600, clean=False).connect()
+        assert set(taker.distinct(len(sent))) == set(sent)
+        assert letters(client) == []
+        wait_until(lambda: "the sink takes messages again" in part.log_text())
+    finally:
+        part.kill()
+        if taker is not None:
+            taker.leave()
+        broker.kill()
+        broker.wait()
+
+
 def count(taker: PahoClient, begins: bytes) -> int:
     return sum(message.payload.startswith(begins) for message in taker.raw_messages(1))
 
