@@ -24,6 +24,8 @@ class BadTags(ValueError):
 def tags_of(expression: str) -> list[bytes]:
     """The tags of `A||B`: a group with it has the messages that have one of them. Empty: all. Raises BadTags.
 
+    A tag with `||` in it cannot be named.
+
     >>> tags_of("fast||slow")
     [b'fast', b'slow']
     """
@@ -31,7 +33,7 @@ def tags_of(expression: str) -> list[bytes]:
         return []
     if len(expression) > MOST_TAGS * (MOST_TAG_BYTES + 2):
         raise BadTags(f"{len(expression)} characters of tags are too many; {MOST_TAGS} tags can be named")
-    tags = [tag.strip().encode() for tag in expression.split("||")]
+    tags = [tag.encode() for tag in expression.split("||")]
     if len(tags) > MOST_TAGS:
         raise BadTags(f"{len(tags)} tags are too many; {MOST_TAGS} can be named")
     for tag in tags:

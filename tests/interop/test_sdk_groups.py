@@ -448,6 +448,8 @@ async def test_a_group_has_what_has_one_of_its_tags(client: Client) -> None:
         await publish(client, "line/7", 2, 5_007, tag="other")
         await publish(client, "line/7", 1, 5_009, tag="slow")
         assert numbers(await take(aiter(subscription), 1)) == [5_009]
+        async with client.subscribe("line/#", group="g", tag="slow||fast") as alike:
+            assert not alike.lacks_history
         async with client.subscribe("line/#", group="g") as another:  # it says nothing, and has what the group has
             await publish(client, "line/7", 20, 5_010, tag="fast")
             assert [each.tag for each in await take(aiter(another), 1)] == ["fast"]

@@ -20,7 +20,7 @@ from store.wire.group_messages import GroupInfo, GroupList, GroupsListed
 from store.wire.messages import Role
 from tests.support.store_process import StoreProcess
 from tests.tier.places import TablePlace
-from tests.tier.test_cold_reads import Sent, client_of, sent, store_that_reads, tier
+from tests.tier.test_cold_reads import TAGS, Sent, client_of, sent, store_that_reads, tier
 from tests.tier.tier_process import Tier, oldest, wait_until
 
 __all__ = ["sent", "tier"]
@@ -37,8 +37,9 @@ def info(store: StoreProcess, name: str = "g") -> GroupInfo:
 
 @contextmanager
 def consuming(store: StoreProcess, topic_filter: str, **options: Any) -> Iterator[Iterator[Delivery]]:
-    """The messages of group g, as long as the block goes on."""
-    with client_of(store) as client, client.subscribe(topic_filter, group="g", **options) as messages:
+    """The messages of group g, as long as the block goes on: so few in hand that none is given back unseen."""
+    few = {"prefetch": 20} | options
+    with client_of(store) as client, client.subscribe(topic_filter, group="g", **few) as messages:
         yield iter(messages)
 
 
@@ -94,6 +95,19 @@ def test_a_group_that_retention_has_passed_misses_nothing(
         sent.more(10)
         assert taken(messages, len(sent.of(topic_filter)) - len(expected)) == sent.of(topic_filter)[len(expected) :]
     assert info(store).lag == 0
+
+
+def test_a_group_with_a_tag_has_its_messages_from_the_tier_and_no_others(
+    store: StoreProcess, tier: Tier, seed: int
+) -> None:
+    sent = Sent(store, seed)
+    make(store, "line/#", tag="slow||other")
+    drop(sent, store)
+    sent.more(10)
+    expected = [each for number, each in enumerate(sent.messages) if TAGS[number % 3] == "slow"]
+    with consuming(store, "line/#") as messages:
+        assert taken(messages, len(expected)) == expected
+    wait_until(lambda: info(store).lag == 0)
 
 
 @pytest.mark.parametrize("topic_filter", FILTERS)

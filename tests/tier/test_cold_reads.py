@@ -31,6 +31,9 @@ def client_of(store: StoreProcess) -> Client:
     return Client(store.url.replace("tcp://", "penstock://"))
 
 
+TAGS = ("fast", "slow", None)  # in turn
+
+
 class Sent:
     """Messages that were acknowledged: topic, payload and message id of each, in the order of the log."""
 
@@ -44,7 +47,8 @@ class Sent:
             for _ in range(number):
                 topic = f"line/{self._rng.randrange(3)}"
                 payload = b"%06d" % len(self.messages) + self._rng.randbytes(3_000)
-                receipt = client.publish(topic, payload, key=f"k{len(self.messages) % 10}", headers={"unit": "C"})
+                key, tag = f"k{len(self.messages) % 10}", TAGS[len(self.messages) % 3]
+                receipt = client.publish(topic, payload, key=key, tag=tag, headers={"unit": "C"})
                 self.messages.append((topic, payload, receipt.message_id))
 
     def of(self, topic_filter: str) -> list[tuple[str, bytes, str]]:
