@@ -36,6 +36,9 @@ def group_verdict(queues: QueueTable, found: GroupQueue, message: Record) -> Ite
     if not is_there or queues.log_offset_at(found.queue, queue_offset) != message.log_offset:
         yield GroupVerdict("later")  # its queue began after the message
         return
+    if found.reads.tags and decode_attributes(message.attributes).get(Attribute.TAG) not in found.reads.tags:
+        yield GroupVerdict("filtered")
+        return
     verdict = _held(found, queue_offset) or _by_position(found, queue_offset, message)
     if verdict.state == "received" and found.state.dead_letters:
         for letter in _letters(queues, found, message):

@@ -56,7 +56,8 @@ class ReceiversModel(BaseModel):
 
     received: behind the message. in_flight: handed out, not acknowledged. under_way: in front, and the client is
     connected. waiting: in front, not handed out. retry: a group hands it out again. dead_letter: a group gave it up.
-    later: the subscription or the group began after it. filtered: No Local. unknown: no position says, as at QoS 0.
+    later: the subscription or the group began after it. filtered: No Local, or another tag.
+    unknown: no position says, as at QoS 0.
     """
 
     message: TracedModel | None = Field(description="On the first page.")

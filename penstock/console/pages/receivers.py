@@ -24,7 +24,7 @@ MEANINGS = {
     "retry": "comes again",
     "dead_letter": "given up: a dead letter",
     "later": "began after it",
-    "filtered": "published it itself (No Local)",
+    "filtered": "published it itself (No Local), or wants other tags",
     "unknown": "no position says",
 }
 

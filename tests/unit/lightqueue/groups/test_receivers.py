@@ -10,10 +10,11 @@ import pytest
 from lightqueue.groups.group_queue import GroupQueue
 from lightqueue.groups.receivers import LOOK_RECORDS, LOOKS, GroupVerdict, group_verdict
 from lightqueue.message_store import MessageStore
-from store.records._records import records_bytes
-from store.records.records import read_records
+from lightqueue.queues._queues import Queue
+from store.records._records import RecordBatch, records_bytes
+from store.records.records import Attribute, RecordType, encode_attribute, read_records
 from store.state.group_settings import MOST_IN_FLIGHT, GroupSettings
-from tests.support.stores import Stores, crash_copy, publish
+from tests.support.stores import Stores, crash_copy, publish, read_all
 
 ONE = ("peer", "one")
 LATER_MS = 60_000
@@ -62,6 +63,25 @@ def test_of_equal_messages_one_is_a_dead_letter_and_of_two_groups_of_one_name(st
     assert first.letter is not None
     assert second.state == "received"
     assert [verdict(store, takes, place).state for place in places] == ["received", "received"]
+
+
+def test_a_message_with_another_tag_is_filtered(store: MessageStore) -> None:
+    found = store.groups.make(("tagged", "t/#"), None, lambda: 0, tag="a||b")
+    found.group.join(ONE)
+    batch = RecordBatch()
+    for tag in (b"a", b"c", b""):
+        attributes = encode_attribute(Attribute.TAG, tag) if tag else b""
+        batch.append(RecordType.MESSAGE, b"x", topic=b"t/1", attributes=attributes)
+    places = [record.log_offset for record in read_all(store, stored(store, batch))]
+    assert [verdict(store, found, place).state for place in places] == ["waiting", "filtered", "filtered"]
+    give_up(store, found, dead="")
+    assert [verdict(store, found, place).state for place in places] == ["received", "filtered", "filtered"]
+
+
+def stored(store: MessageStore, batch: RecordBatch) -> Queue:
+    """The queue of their topic."""
+    store.append(batch)
+    return store.queues.topic_queue(b"t/1")
 
 
 def test_after_more_letters_than_are_looked_at_it_is_not_known(store: MessageStore) -> None:
