@@ -30,8 +30,8 @@ def trace(
     """Show who published a message, and which sessions and groups have received it.
 
     Positions say it: received, in_flight, under_way (to a connected client), waiting, retry, dead_letter, later
-    (subscribed after it), filtered (No Local, or another tag), unknown (QoS 0). Clients without a stored session have no
-    position.
+    (subscribed after it), filtered (No Local, or another tag), unknown (QoS 0). Clients without a stored session have
+    no position.
     """
     log_offset_of(message_id, None)
     with connect(data, store, token_file, config) as server:
