@@ -4,7 +4,7 @@ from libc.stdint cimport uint64_t
 
 
 cdef class DealtShare:
-    """Messages of one group that a session was handed, and the acknowledgements that the store is to be told, merged."""
+    """A session's messages of one group, and their acknowledgements, which are merged until the store is told."""
 
     def __cinit__(self, *args, **kwargs):
         self.in_flight = {}

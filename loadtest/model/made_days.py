@@ -1,4 +1,4 @@
-"""Days that are made, not recorded: nobody measured them. They are the shipped day, made differently by a seed.
+"""Days that are made, not recorded. Each is the shipped day, varied by a seed.
 
 What a forecast does on them shows how the rules work. It does not show what a forecast saves at somebody's site.
 """
