@@ -78,9 +78,13 @@ class GroupQueue:
         assert queue is not None  # the group holds it
         self.queue = queue
         self.reads = QueueReads(
-            owner.log, owner.queues, queue, lambda: owner.tier_of(self), lambda number: owner.skipped(self, number)
+            owner.log,
+            owner.queues,
+            queue,
+            tags_of(state.tag),
+            lambda: owner.tier_of(self),
+            lambda number: owner.skipped(self, number),
         )
-        self.reads.tags = tags_of(state.tag)
         self.group = Group(state.settings, state.positions, state.entries, owner.epoch)
         self.version = 0  # counts what consumers said
         self.logged_version = 0  # what of it is in the log

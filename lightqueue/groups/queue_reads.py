@@ -56,13 +56,14 @@ class QueueReads:
         log: Log,
         queues: QueueTable,
         queue: Queue,
+        tags: list[bytes],
         tier: Callable[[], QueueInTier | None],
         tell_skipped: Callable[[int], None],
     ) -> None:
-        """`tier`: what there is of the queue in the tier; `tell_skipped`: is told how many messages are gone."""
+        """`tags`: the group has messages with one of these alone; none: all. `tier`: what there is of the queue in the
+        tier; `tell_skipped`: is told how many messages are gone."""
         self.skipped = 0
-        self.tags: list[bytes] = []
-        """The group has messages with one of these tags alone; none: all."""
+        self.tags = tags
         self._some = Records(0)  # what was read last, of a group with tags
         self._log = log
         self._queues = queues
@@ -93,6 +94,8 @@ class QueueReads:
         if not self._some.first <= start < self._some.next:
             if self._tier is None or start >= self._kept_from():
                 at, until = self._queues.tagged_run(self._queue, start, self.tags, LOOKED_AT)
+                if at > start:
+                    self._passed_over(start, 0)
                 if at > start or at == until:
                     return Records(at)
             found = self._read(start, READ_AT_ONCE, READ_BYTES)
@@ -103,9 +106,13 @@ class QueueReads:
         some = self._some
         first = start - some.first
         at, until = tagged_records(some, first, self.tags)
-        if first == 0 < at and (lost := self._lost.pop(some.first, lost_before(some))):
-            self._gone += lost  # the next message says so
+        if first == 0 < at:
+            self._passed_over(some.first, lost_before(some))
         return _part(some, at, min(most, until - at), max_bytes) if at < until else Records(some.first + at)
+
+    def _passed_over(self, queue_offset: int, lost: int) -> None:
+        """A message has another tag: what it would have said of messages that are gone, the next one says."""
+        self._gone += self._lost.pop(queue_offset, lost)
 
     def _read(self, start: int, most: int, max_bytes: int) -> Records:
         if self._tier is None or start >= self._kept_from():

@@ -94,7 +94,7 @@ class Consumers:
         except (BadTags, UnicodeError) as error:
             raise GroupRefused(f"group {group[0]}: {error}") from None
         known = self._groups.get(group)
-        if known is not None and tag is not None and {*tags} != {*tags_of(known.state.tag)}:
+        if known is not None and tag is not None and {*tags} != {*known.reads.tags}:
             has = f"has the tag {known.state.tag!r}" if known.state.tag else "has no tag"
             raise GroupRefused(f"group {group[0]} {has}, not {tag!r}; drop it (`penstock group drop`) or use another")
         if known is None and settings is None:

@@ -11,7 +11,7 @@ from lightqueue.groups.queue_reads import LOOKED_AT
 from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import tagged_records
 from store.records._records import RecordBatch, records_from
-from store.records.records import Attribute, RecordType, encode_attribute, read_records
+from store.records.records import Attribute, RecordType, decode_attributes, encode_attribute, read_records
 from store.state.group_settings import MOST_TAGS, BadTags, GroupSettings, tags_of
 from tests.support.stores import KEPT_BYTES, Stores, crash_copy, fill, run_upkeep
 
@@ -121,14 +121,20 @@ def test_a_group_without_tags_has_all(stores: Stores) -> None:
     assert [payload for payload, _, _ in pop(found, 10)] == [b"1", b"2", b"3"]
 
 
-def test_what_retention_dropped_counts_as_lost_since_its_tag_is_not_known(stores: Stores) -> None:
+@pytest.mark.parametrize("looks_before", [False, True])
+def test_what_retention_dropped_counts_as_lost_since_its_tag_is_not_known(stores: Stores, looks_before: bool) -> None:
+    """The next message with the group's tag says so, whether a message with another tag comes between or not."""
     store = stores(retention_bytes=KEPT_BYTES)
     found = made(store, "a")
     publish(store, [(b"1", b"a"), (b"2", b"c"), (b"3", None)])
     fill(store, 6)
     run_upkeep(store)
+    assert not looks_before or pop(found, 10) == []
     publish(store, [(b"4", b"c"), (b"5", b"a")])
-    assert [payload for payload, _, _ in pop(found, 10) + pop(found, 10)] == [b"5"]
+    dealt = found.pop(ONE, 10, 1 << 20, NOW_MS, DUE_MS)
+    (message,) = read_records(memoryview(dealt.records))
+    assert message.payload == b"5"
+    assert int.from_bytes(decode_attributes(message.attributes)[Attribute.LOST], "little") == 3
     assert found.reads.skipped == 3
 
 
