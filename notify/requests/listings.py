@@ -17,7 +17,7 @@ PAGE_BYTES = 48 << 10
 """Text after which a page ends. One name may add as much, and 128 KiB by its last item: the smallest frame fits."""
 _INDEX_BITS = 40
 LOOKED_AT = 2_000
-"""Sessions that one request looks at."""
+"""Sessions, or groups, that one request looks at."""
 AT_ONCE = 16
 FREED_AT_ONCE = 10_000
 MOST_OF_SESSION = 100

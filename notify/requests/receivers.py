@@ -8,7 +8,7 @@ from lightqueue.groups.receivers import group_verdict
 from lightqueue.message_store import MessageStore
 from lightqueue.reading import replay
 from notify.local.hub import Hub
-from notify.requests.listings import NameSnapshots, NamesPage
+from notify.requests.listings import AT_ONCE, LOOKED_AT, NameSnapshots, NamesPage
 from store.errors import StoreError
 from store.records.records import Attribute, Record, decode_attributes, read_records
 from store.state.group_states import GroupKey
@@ -25,9 +25,6 @@ from store.wire.operator_messages import (
     TracedMessage,
 )
 
-LOOKED_AT = 2_000
-"""Sessions and groups that one request looks at."""
-AT_ONCE = 16
 Reader = str | GroupKey
 """A session by its client identifier, or a group."""
 

@@ -102,9 +102,10 @@ def group_start(start: Position) -> str:
 def group_tag(tag: str | None) -> str | None:
     """Raises BadOption."""
     try:
-        return None if tag is None else "||".join(each.decode() for each in tags_of(tag))
+        tags_of(tag or "")
     except (BadTags, UnicodeError) as error:
         raise BadOption(f"tag={tag!r}: {error}") from None
+    return tag
 
 
 def prefetch_of(prefetch: int) -> int:

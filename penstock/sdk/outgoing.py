@@ -18,7 +18,7 @@ from store.records.publish_properties import (
     USER_PROPERTY,
 )
 from store.records.record_bytes import RecordBatch
-from store.records.records import Attribute, RecordFlag, RecordType, encode_attribute, message_flags
+from store.records.records import MOST_TAG_BYTES, Attribute, RecordFlag, RecordType, encode_attribute, message_flags
 from store.topics import MOST_TOPIC_LEVELS
 from store.wire.messages import Wait
 
@@ -26,7 +26,6 @@ MOST_TEXT_BYTES = 65_535
 TOPICS_REMEMBERED = 10_000  # that were found to be good
 NAMES_REMEMBERED = 256  # of headers
 MOST_KEY_BYTES = 1_024
-MOST_TAG_BYTES = 255
 MOST_EXPIRY_S = 0xFFFFFFFF
 DELAYED = int(RecordFlag.DELAYED)
 

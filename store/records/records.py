@@ -60,6 +60,9 @@ def message_flags(qos: int, *, retain: bool, expires: bool, live_only: bool) -> 
     return flags | (RecordFlag.LIVE_ONLY if live_only else 0)
 
 
+MOST_TAG_BYTES = 255
+
+
 class Attribute(IntEnum):
     """Tags of the attributes section: tag (1 byte), length (2, little-endian), value."""
 

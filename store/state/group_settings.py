@@ -5,6 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from store.records.records import MOST_TAG_BYTES
+
 LATEST = "latest"
 """Where a new group begins by itself: at what is published from now on."""
 MOST_PARTITIONS = 256
@@ -12,7 +14,6 @@ MOST_MS = 7 * 86_400_000
 MOST_IN_FLIGHT = 65_536
 MOST_DELIVERIES = 1_000
 MOST_TAGS = 32
-MOST_TAG_BYTES = 255
 
 Milliseconds = Annotated[int, Meta(ge=1, le=MOST_MS)]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from notify.requests.listings import NameSnapshots
-from notify.requests.receivers import LOOKED_AT, Reader, find_receivers, readers_of_all
+from notify.requests.listings import LOOKED_AT, NameSnapshots
+from notify.requests.receivers import Reader, find_receivers, readers_of_all
 from store.state.changes import (
     Sent,
     SessionOpened,
