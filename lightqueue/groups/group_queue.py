@@ -14,7 +14,8 @@ from zlib import crc32
 
 from lightqueue.groups.advances import advances
 from lightqueue.groups.dead_letters import append_dead_letter
-from lightqueue.groups.popped import NOTHING, PoppedMessages, Range, dealt, ranges_of
+from lightqueue.groups.popped import NOTHING, RANGE_BYTES, PopAnswer, PoppedMessages, Range, dealt, ranges_of
+from lightqueue.groups.priorities import PriorityTurns
 from lightqueue.groups.queue_reads import QueueInTier, QueueReads
 from lightqueue.queues.table import QueueTable
 from store.errors import StoreError
@@ -30,12 +31,12 @@ from store.records._records import (
 from store.records.records import Attribute, Record, RecordFlag, decode_attributes, read_records
 from store.state import expiry
 from store.state.changes import GroupAdvanced, encode_change
-from store.state.group_settings import GroupSettings, tags_of
+from store.state.group_settings import ALL, GroupSettings, logged_tags
 from store.state.group_states import GroupState
 from store.state.groups import ConsumerKey, Group, PartitionOffset
 from store.state.offset_ranges import as_ranges
 
-LOOKS_PER_POP = 16  # reads of the queue for one answer, of LOOK_RECORDS each
+LOOKS_PER_POP = 16  # reads of the queue for one answer, of LOOK_RECORDS each; each priority has its share of them
 LOOK_RECORDS = 512
 LOOK_BYTES = 1 << 20
 ONE_BY_ONE = 128
@@ -44,7 +45,6 @@ MANY_CHANGES = 8_192  # are written without waiting
 CHANGES_PER_MS = 64  # changes that are written at once where a consumer waits for that, since so few are quick
 DEAD_PER_WRITE = 100
 DEAD_BYTES = 1 << 20
-RANGE_BYTES = 40  # what a message adds to an answer besides itself, at most
 FLAGS_AT = 25  # of a record
 EXPIRES = int(RecordFlag.EXPIRES)
 TOO_LARGE = "larger than any answer"
@@ -73,19 +73,26 @@ class GroupQueue:
     """A group and the queue that it deals out. All calls are made from the store's thread."""
 
     def __init__(self, owner: GroupQueueOwner, state: GroupState) -> None:
+        self._owner = owner
         self.state = state
         queue = owner.queues.stored(state.topic_filter)
         assert queue is not None  # the group holds it
         self.queue = queue
-        self.reads = QueueReads(
-            owner.log,
-            owner.queues,
-            queue,
-            tags_of(state.tag),
-            lambda: owner.tier_of(self),
-            lambda number: owner.skipped(self, number),
-        )
-        self.group = Group(state.settings, state.positions, state.entries, owner.epoch)
+        self.tag_sets = logged_tags(state.tag)  # by priority
+        self._reads = [
+            QueueReads(
+                owner.log,
+                owner.queues,
+                queue,
+                tags,
+                lambda: owner.tier_of(self),
+                (lambda number: owner.skipped(self, number)) if tags is self.tag_sets[-1] else None,
+            )
+            for tags in self.tag_sets
+        ]
+        self.reads = self._reads[-1]
+        self._turns = PriorityTurns(len(self.tag_sets))
+        self.group = self._group()
         self.version = 0  # counts what consumers said
         self.logged_version = 0  # what of it is in the log
         self._safe_version = 0
@@ -95,7 +102,6 @@ class GroupQueue:
         self._written_ms = 0
         self._changed_ms: int | None = None  # when the first thing happened that is not written
         self._waits = False  # what was found could not be read now: the tier is asked
-        self._owner = owner
 
     @property
     def settings(self) -> GroupSettings:
@@ -116,8 +122,11 @@ class GroupQueue:
         """About how many messages may be handed out now; of a group without order."""
         if self.state.paused:
             return 0
-        found, until = self.group.found_ready, self.group.looked_until
-        return found if self.reads.waits_for(until) else found + self.queue.next_offset - until
+        found = self.group.found_ready
+        for reads, cursor in zip(self._reads, self.group.cursors, strict=False):
+            if cursor.next < self.queue.next_offset and not reads.waits_for(cursor.next):
+                return found + self.queue.next_offset - cursor.next
+        return found
 
     # --- handing out
 
@@ -135,17 +144,19 @@ class GroupQueue:
         """
         group = self.group
         group.run(now_ms)
-        if self.settings.partitions or group.found_ready:
+        if self.settings.partitions or group.found_ready or len(self.tag_sets) > 1:
             return None
         records = self._read(group.looked_until, most, max_bytes)
         return records if self._is_whole(records, max_bytes) else None
 
-    def _is_whole(self, records: Records, max_bytes: int) -> bool:
+    def _is_whole(self, records: Records, max_bytes: int, priority: int = 0) -> bool:
         """True if all of these records can be handed out at once without a look at each message."""
         if not records.count or has_flags(records, EXPIRES):
             return False
         size = records_size(records) + RANGE_BYTES * records.count
-        return size <= min(max_bytes, self._owner.most_bytes) and self.group.is_new(records.first, records.count)
+        return size <= min(max_bytes, self._owner.most_bytes) and self.group.is_new(
+            records.first, records.count, priority
+        )
 
     def hand_out_new(
         self, consumer: ConsumerKey, records: Records, place: int, count: int, now_ms: int, due_ms: int
@@ -161,63 +172,71 @@ class GroupQueue:
 
         Those that come again or expire are ONE_BY_ONE at most.
         """
-        group = self.group
-        group.run(now_ms)
+        self.group.run(now_ms)
         if self.state.paused:
             return NOTHING
-        ranges: list[Range] = []
-        parts: list[bytes | Records] = []
-        count = alone = 0
-        left_bytes = max_bytes
-        read: dict[int, bytes] = {}
+        answer = PopAnswer(consumer, most, max_bytes, now_ms, due_ms)
+        if len(self.tag_sets) == 1:
+            self._fill(answer, 0, most)
+        else:
+            self._turns.fill(answer, self._fill)
+        return dealt(answer.ranges, answer.parts, answer.count)
+
+    def _fill(self, answer: PopAnswer, priority: int, most: int) -> None:
+        """Lease out up to `most` messages of one priority."""
+        group, consumer = self.group, answer.consumer
+        most += answer.count
         self._waits = False
-        for looks in range(LOOKS_PER_POP):
+        read: dict[int, bytes] = {}
+        for looks in range(LOOKS_PER_POP // len(self.tag_sets)):
+            if answer.looks >= LOOKS_PER_POP:
+                break
+            answer.looks += 1
             places: list[PartitionOffset] = []
-            available = [] if self._waits else group.available(consumer, min(most - count, ONE_BY_ONE - alone))
-            for place, data in self._readable(available, read, now_ms):
-                size = len(data) + RANGE_BYTES
-                if parts and size > left_bytes:
-                    left_bytes = 0
+            number = min(most - answer.count, ONE_BY_ONE - answer.alone)
+            available = [] if self._waits else group.available(consumer, number, priority)
+            for place, data in self._readable(available, read, answer.now_ms):
+                if not answer.takes(data):
                     break
-                left_bytes -= size
                 places.append(place)
-                parts.append(data)
             if places:
-                count += len(places)
-                alone += len(places)
-                self._changed_ms = self._changed_ms or now_ms
-                ranges += ranges_of(group.hand_out(consumer, places, now_ms, due_ms))
-            start = group.look_from(consumer)
-            is_full = left_bytes <= 0 or count >= most or alone >= ONE_BY_ONE
+                answer.count += len(places)
+                answer.alone += len(places)
+                self._changed_ms = self._changed_ms or answer.now_ms
+                answer.ranges += ranges_of(group.hand_out(consumer, places, answer.now_ms, answer.due_ms))
+            start = group.look_from(consumer, priority)
+            is_full = answer.left_bytes <= 0 or answer.count >= most or answer.alone >= ONE_BY_ONE
             if is_full or start is None or start >= self.queue.next_offset:
                 break
-            if self.settings.partitions and parts and looks:  # partitions without messages would have it look on
+            if self.settings.partitions and answer.parts and looks:  # partitions without messages would have it look on
                 break
-            records = self._read(start, most - count, left_bytes)
+            records = self._read(start, most - answer.count, answer.left_bytes, priority)
             if not records.count and records.first == start:  # the tier is asked
                 break
-            if not self.settings.partitions and self._is_whole(records, left_bytes):
-                ranges += self.hand_out_new(consumer, records, 0, records.count, now_ms, due_ms).ranges
-                parts.append(records)
-                count += records.count
-                left_bytes -= records_size(records) + RANGE_BYTES * records.count
+            if not self.settings.partitions and self._is_whole(records, answer.left_bytes, priority):
+                answer.take_all(self._lease_new(answer, records, priority), records)
                 read = {}
             else:
                 if records.count > LOOK_RECORDS:
-                    records = self._read(start, LOOK_RECORDS, left_bytes)
-                read = self._find(start, records)
-        return dealt(ranges, parts, count)
+                    records = self._read(start, LOOK_RECORDS, answer.left_bytes, priority)
+                read = self._find(start, records, priority)
 
-    def _read(self, start: int, wanted: int, max_bytes: int) -> Records:
+    def _lease_new(self, answer: PopAnswer, records: Records, priority: int) -> Range:
+        self._changed_ms = self._changed_ms or answer.now_ms
+        offsets = range(records.first, records.first + records.count)
+        lease = self.group.hand_out_new(answer.consumer, offsets, answer.now_ms, answer.due_ms, priority)
+        return Range(lease.serial, lease.deliveries, records.first, records.count)
+
+    def _read(self, start: int, wanted: int, max_bytes: int, priority: int = 0) -> Records:
         is_ordered, room = self.settings.partitions > 0, self.group.room
         number, size = (LOOK_RECORDS, LOOK_BYTES) if is_ordered else (min(wanted, room), max_bytes)
-        return self.reads.read(start, number, size)
+        return self._reads[priority].read(start, number, size)
 
-    def _find(self, start: int, records: Records) -> dict[int, bytes]:
+    def _find(self, start: int, records: Records, priority: int = 0) -> dict[int, bytes]:
         """Note what was read from `start` on. The messages, by queue_offset, until the next append."""
         count, partitions = records.count, self.settings.partitions
         found = list(_partitions(records, partitions)) if partitions else range(count)
-        self.group.found(start, records.first, found)
+        self.group.found(start, records.first, found, priority)
         return {records.first + i: records_bytes(records, i, 1) for i in range(count)}
 
     def _readable(
@@ -254,15 +273,38 @@ class GroupQueue:
     def find(self, offsets: Iterable[int], now_ms: int) -> None:
         """Hold those of these messages that no consumer has: an earlier process handed them out."""
         for place in self._places(offsets):
+            if self.tag_sets != [ALL]:
+                self._look_until(place)
             self.group.find(place, now_ms)
+
+    def _look_until(self, place: PartitionOffset) -> None:
+        """Find the group's messages with one priority up to a place, since those between them are not its."""
+        priority, offset = place
+        cursor, reads = self.group.cursors[priority], self._reads[priority]
+        while cursor.next <= offset:
+            start = cursor.next
+            records = reads.read(start, LOOK_RECORDS, LOOK_BYTES)
+            if not records.count and records.first == start:  # the tier is asked
+                break
+            self._find(start, records, priority)
 
     def _places(self, offsets: Iterable[int]) -> Iterator[PartitionOffset]:
         """The places of the messages that are in the queue."""
         for offset in offsets:
-            if not self.settings.partitions and offset < self.queue.next_offset:
+            if not self.settings.partitions and len(self.tag_sets) == 1 and offset < self.queue.next_offset:
                 yield 0, offset
             elif self.settings.partitions and (data := self.reads.record(offset)):
                 yield next(_partitions(records_from(data, 0), self.settings.partitions)), offset
+            elif len(self.tag_sets) > 1 and (data := self.reads.record(offset)):
+                (record,) = read_records(memoryview(data))
+                priority = self.priority_of(record)
+                if priority is not None:
+                    yield priority, offset
+
+    def priority_of(self, record: Record) -> int | None:
+        """The number of the group's tags that a message belongs to, 0 comes first; None: the group does not have it."""
+        tag = decode_attributes(record.attributes).get(Attribute.TAG)
+        return next((i for i, each in enumerate(self.tag_sets) if (tag in each.tags) != each.others), None)
 
     def took(self, offsets: Iterable[int]) -> None:
         """The log has it already that these are done with."""
@@ -301,7 +343,9 @@ class GroupQueue:
         self._written_ms = now_ms
         self._changed_ms = None
         held, done = group.held_and_done(state.entries)
-        positions = [each for each in enumerate(group.positions) if each[1] != state.positions[each[0]]]
+        more = len(state.positions) - len(group.cursors)  # than the group has, whose making may be lost
+        now = group.positions + [max(group.positions)] * more
+        positions = [each for each in enumerate(now) if each[1] != state.positions[each[0]]]
         if held or done or positions:
             batch = RecordBatch()
             known = self.queue.next_offset, group.acked_offset, self.settings.partitions
@@ -356,10 +400,26 @@ class GroupQueue:
     def rebuild(self) -> None:
         """The state was set from outside: all leases end."""
         consumers = list(self.group.consumers)
-        self.reads.close()
-        self.group = Group(self.state.settings, self.state.positions, self.state.entries, self._owner.epoch)
+        self.close()
+        self.group = self._group()
         for key in consumers:
             self.group.join(key)
+
+    def _group(self) -> Group:
+        state = self.state
+        number = state.settings.partitions or len(self.tag_sets)
+        positions = state.positions if len(state.positions) == number else [min(state.positions)] * number
+        return Group(state.settings, positions, state.entries, self._owner.epoch)
+
+    def close_what_is_done(self) -> None:
+        """Stop reading the tier where no more of it is needed. Call this now and then."""
+        for each in self._reads:
+            each.close_if_done(self.group.acked_offset)
+
+    def close(self) -> None:
+        """Stop reading the tier."""
+        for each in self._reads:
+            each.close()
 
 
 def _partitions(records: Records, count: int) -> Iterator[int]:

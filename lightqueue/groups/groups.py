@@ -127,7 +127,7 @@ class Groups:
     def drop(self, found: GroupQueue) -> None:
         """Forget a group. Its queue goes unless others hold it. Raises a StoreError."""
         self._say(GroupDropped(*found.state.key))
-        found.reads.close()
+        found.close()
         del self._groups[found.state.key]
 
     def _say(self, change: GroupMade | GroupOffsetReset | GroupDropped) -> None:
@@ -144,7 +144,7 @@ class Groups:
         """Call this several times a second: leases that are over end, and changes that are due are written."""
         for each in self:
             each.group.run(now_ms)
-            each.reads.close_if_done(each.group)
+            each.close_what_is_done()
         self.write_due(now_ms)
         self._events.tell_left_out()
 

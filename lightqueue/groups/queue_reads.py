@@ -10,13 +10,13 @@ from lightqueue.queues._queues import Queue, tagged_records
 from lightqueue.queues.table import QueueTable
 from store.log.api import Log
 from store.records._records import Records, lost_before, marked, records_bytes, records_from, records_size
-from store.state.groups import Group
+from store.state.group_settings import TagSet
 
 LOOKED_AT = 2_048
 """Entries of the index that one read compares with the group's tags: some 0.1 ms."""
 READ_AT_ONCE = 512
 READ_BYTES = 64 << 10
-"""Of messages that a group with tags keeps while it looks for those with its tags."""
+"""Of messages that a group with tags keeps, for each priority, while it looks for those with its tags."""
 
 
 class TierPage(NamedTuple):
@@ -49,21 +49,23 @@ class QueueInTier(Protocol):
 
 
 class QueueReads:
-    """Reads for one group. Owner of how many messages it never got, as nothing has them any more."""
+    """Reads for one group, of the messages with one priority. The last one's count what the group never got."""
 
     def __init__(
         self,
         log: Log,
         queues: QueueTable,
         queue: Queue,
-        tags: list[bytes],
+        tags: TagSet,
         tier: Callable[[], QueueInTier | None],
-        tell_skipped: Callable[[int], None],
+        tell_skipped: Callable[[int], None] | None,
     ) -> None:
-        """`tags`: the group has messages with one of these alone; none: all. `tier`: what there is of the queue in the
-        tier; `tell_skipped`: is told how many messages are gone."""
+        """`tags`: of the messages that are wanted. `tier`: what there is of the queue in the tier.
+
+        `tell_skipped`: is told how many messages are gone, as nothing has them; None: another priority's reads tell it.
+        """
         self.skipped = 0
-        self.tags = tags
+        self._tags = tags
         self._some = Records(0)  # what was read last, of a group with tags
         self._log = log
         self._queues = queues
@@ -82,7 +84,7 @@ class QueueReads:
 
         Messages with other tags are passed over: the result, which may be empty, begins after them.
         """
-        records = self._read_tagged(start, most, max_bytes) if self.tags else self._read(start, most, max_bytes)
+        records = self._read_tagged(start, most, max_bytes) if self._tags.tags else self._read(start, most, max_bytes)
         return self._telling(records)
 
     def _read_tagged(self, start: int, most: int, max_bytes: int) -> Records:
@@ -92,8 +94,8 @@ class QueueReads:
         wanted stand among others.
         """
         if not self._some.first <= start < self._some.next:
-            if self._tier is None or start >= self._kept_from():
-                at, until = self._queues.tagged_run(self._queue, start, self.tags, LOOKED_AT)
+            if not self._tags.others and (self._tier is None or start >= self._kept_from()):
+                at, until = self._queues.tagged_run(self._queue, start, self._tags.tags, LOOKED_AT)
                 if at > start:
                     self._passed_over(start, 0)
                 if at > start or at == until:
@@ -105,10 +107,21 @@ class QueueReads:
                 return found
         some = self._some
         first = start - some.first
-        at, until = tagged_records(some, first, self.tags)
+        at, until = self._wanted(some, first)
         if first == 0 < at:
             self._passed_over(some.first, lost_before(some))
         return _part(some, at, min(most, until - at), max_bytes) if at < until else Records(some.first + at)
+
+    def _wanted(self, records: Records, first: int) -> tuple[int, int]:
+        """(at, until): the first wanted ones in a row, from number `first` on; their end twice, if none."""
+        at, until = tagged_records(records, first, self._tags.tags)
+        if not self._tags.others:
+            return at, until
+        if at == first:
+            at = tagged_records(records, until, self._tags.tags)[0]
+        else:
+            until = first
+        return until, at
 
     def _passed_over(self, queue_offset: int, lost: int) -> None:
         """A message has another tag: what it would have said of messages that are gone, the next one says."""
@@ -159,11 +172,11 @@ class QueueReads:
         """Whether messages from there on are asked for in the tier, so that there is nothing to read now."""
         return self._tier is not None and queue_offset < self._kept_from() and self._tier.waits_for(queue_offset)
 
-    def close_if_done(self, group: Group) -> None:
-        """Stop reading the tier once the group needs no more of it. Call this now and then."""
-        if self._lost and min(self._lost) < group.acked_offset:
-            self._lost = {each: lost for each, lost in self._lost.items() if each >= group.acked_offset}
-        if self._tier is not None and group.acked_offset >= self._kept_from():
+    def close_if_done(self, acked_offset: int) -> None:
+        """Stop reading the tier once the group needs no more of it: all before `acked_offset` is done with."""
+        if self._lost and min(self._lost) < acked_offset:
+            self._lost = {each: lost for each, lost in self._lost.items() if each >= acked_offset}
+        if self._tier is not None and acked_offset >= self._kept_from():
             self.close()
 
     def close(self) -> None:
@@ -180,6 +193,7 @@ class QueueReads:
 
     def gone(self) -> None:
         """A single message is not kept any more. The next one that is read says so."""
+        assert self._tell_skipped is not None
         self.skipped += 1
         self._gone += 1
         self._tell_skipped(1)
@@ -200,6 +214,8 @@ class QueueReads:
 
     def _told(self, start: int, until: int, records: Records) -> Records:
         """`records`. The first one, or the next one that is read, says that all between two queue_offsets is gone."""
+        if self._tell_skipped is None:
+            return records
         new = until - max(start, self._told_until)
         if new > 0:
             self._told_until = until

@@ -36,7 +36,7 @@ def group_verdict(queues: QueueTable, found: GroupQueue, message: Record) -> Ite
     if not is_there or queues.log_offset_at(found.queue, queue_offset) != message.log_offset:
         yield GroupVerdict("later")  # its queue began after the message
         return
-    if found.reads.tags and decode_attributes(message.attributes).get(Attribute.TAG) not in found.reads.tags:
+    if found.priority_of(message) is None:
         yield GroupVerdict("filtered")
         return
     verdict = _held(found, queue_offset) or _by_position(found, queue_offset, message)
@@ -69,7 +69,8 @@ def _consumer_of(found: GroupQueue, lease: Lease) -> str:
 
 def _by_position(found: GroupQueue, queue_offset: int, message: Record) -> GroupVerdict:
     partitions = found.settings.partitions
-    if queue_offset >= found.group.positions[partition_of(message, partitions) if partitions else 0]:
+    cursor = partition_of(message, partitions) if partitions else found.priority_of(message)
+    if cursor is not None and queue_offset >= found.group.positions[cursor]:
         return GroupVerdict("waiting")
     state = found.state
     if state.start is None:

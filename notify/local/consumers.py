@@ -94,7 +94,7 @@ class Consumers:
         except (BadTags, UnicodeError) as error:
             raise GroupRefused(f"group {group[0]}: {error}") from None
         known = self._groups.get(group)
-        if known is not None and tag is not None and {*tags} != {*known.reads.tags}:
+        if known is not None and tag is not None and tags != known.tag_sets:
             has = f"has the tag {known.state.tag!r}" if known.state.tag else "has no tag"
             raise GroupRefused(f"group {group[0]} {has}, not {tag!r}; drop it (`penstock group drop`) or use another")
         if known is None and settings is None:
@@ -104,6 +104,8 @@ class Consumers:
             raise GroupRefused(
                 f"group {group[0]} has {now} partitions, not {wanted}; drop it (`penstock group drop`) or use another"
             )
+        if known is None and len(tags) > 1 and settings is not None and settings.partitions:
+            raise GroupRefused(f"group {group[0]}: an ordered group has no priorities; name tags without `>`")
         consumer = self._by_key.get((*key, group))
         if known is None:
             self._limits.check(group, maker)

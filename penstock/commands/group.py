@@ -1,4 +1,4 @@
-"""`penstock group`: list, move, pause and drop the consumer groups of a running store."""
+"""`penstock group`: make, list, move, pause and drop the consumer groups of a running store."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from store.state.consumer_work import ConsumerWork
     from store.wire.group_messages import GroupInfo
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, move, pause and drop consumer groups.")
+group = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Make, list, move, pause and drop consumer groups."
+)
 
 Store = Annotated[
     str | None, typer.Option(metavar="URL", help="The store: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.")
@@ -100,6 +102,41 @@ def reset(
         found = _the_one(client, name, topic_filter)
         done = client.call(GroupReset(name, found.topic_filter, to), GroupDone)
     typer.echo(f"{name} over {found.topic_filter} continues at queue_offset {done.queue_offset} of {found.next_offset}")
+
+
+@group.command()
+def make(
+    name: Name,
+    topic_filter: Annotated[str, typer.Argument(metavar="TOPIC_FILTER", help="The messages that it has.")],
+    tag: Annotated[
+        str,
+        typer.Option(
+            metavar="A||B", help="Those with one of these tags alone; `A > B > *`: A first, then B, then all."
+        ),
+    ] = "",
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHERE", help="earliest, latest, -1h, an RFC 3339 time, or a queue_offset.")
+    ] = "latest",
+    store: Store = None,
+    config: Config = None,
+) -> None:
+    """Make a group before its first consumer comes, so that it misses nothing from now on."""
+    from store.state.group_settings import BadTags, tags_of
+    from store.wire.group_messages import GroupClose, GroupOpen, GroupOpened
+    from store.wire.handshake import tags_version
+
+    try:
+        tags_of(tag)
+    except (BadTags, UnicodeError) as error:
+        raise UsageError(f"--tag: {error}") from None
+    with connect(store, config) as client:
+        if any(each.topic_filter == topic_filter for each in _groups(client, name)):
+            raise PenstockError(f"there is a group {name} over {topic_filter}; see `penstock group show {name}`")
+        if tag and client.version < tags_version(tag):
+            raise PenstockError("this store is older than these tags; upgrade it")
+        request = GroupOpen(name, topic_filter, "penstock group make", None, start, tag=tag)
+        client.tell(GroupClose(client.call(request, GroupOpened).ref))
+    typer.echo(f"{name} over {topic_filter} begins at {start}" + (f", tag {tag}" if tag else ""))
 
 
 @group.command("set")

@@ -337,8 +337,8 @@ class Client(ClientConnection):
         have a queue only from their first use on: where it lacks messages from `start` on, that is refused
         (StoreRefused); without `start` the group begins with the earliest that its queue has. `prefetch`: no more
         messages than this are in hand without having been settled. `tag`: the group has messages with one of these tags
-        alone (`fast`, `fast||slow`), which cannot be changed later; the store passes the others over, mostly without
-        reading them. Options (see GroupOptions) say how the group deals.
+        alone (`fast`, `fast||slow`), or first (`alarm > warning > *`: alarms, warnings, all others), which cannot be
+        changed later. Options (see GroupOptions) say how the group deals.
 
         Leaving the loop, or the `async with` block around it, gives back what is not settled, at once. If the
         connection or the store goes away it goes on by itself as soon as it is back. Raises BadOption, BadPosition;

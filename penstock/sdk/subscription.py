@@ -28,7 +28,7 @@ from store.state.group_settings import GroupSettings
 from store.wire import group_messages as wire
 from store.wire.client.requests import Outcome
 from store.wire.frames import Frame
-from store.wire.handshake import PLACING_VERSION, TAGS_VERSION, WORK_VERSION
+from store.wire.handshake import PLACING_VERSION, WORK_VERSION, tags_version
 from store.wire.messages import FailureCode, Welcome, WireMessage
 
 log = logging.getLogger("penstock.client")
@@ -361,8 +361,9 @@ class Subscription:
         if requests.welcome is None:
             return
         welcome, wanted = requests.welcome, self._wanted
-        if wanted.tag is not None and welcome.version < TAGS_VERSION:
-            self.fail(StoreRefused(FailureCode.BAD_REQUEST, "it is older than tags of groups; upgrade the store"))
+        if wanted.tag is not None and welcome.version < tags_version(wanted.tag):
+            why = "it is older than tags of groups, or their priorities; upgrade the store"
+            self.fail(StoreRefused(FailureCode.BAD_REQUEST, why))
             return
 
         def opened(outcome: Outcome, _: Frame) -> None:

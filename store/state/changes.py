@@ -164,7 +164,7 @@ class GroupMade(Change, frozen=True):
     `user` made it; empty: an anonymous client, None: users are not known there. `is_shared`: a shared subscription did,
     so that it goes when no session has one and it holds nothing; one that is not shared any more stays. `end`: where
     its queue ended then, if the group is new; -1: it is not, or an older store did not say. `paused`: it deals nothing.
-    `tag`: it has messages with one of these tags alone, as in tags_of(); empty: all.
+    `tag`: which messages it has, and with which priorities, as in tags_of(); empty: all.
     """
 
     name: str

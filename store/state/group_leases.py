@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from store.replication.epochs import SERIAL_BITS, is_same_epoch, number_of_serial, serial_in_epoch
+from store.state.changes import HeldRange
 from store.state.consumer_work import ConsumerWork
+from store.state.offset_ranges import as_ranges
 
 Entry = tuple[int, int, int, int]  # (due_ms, deliveries, serial, partition)
 
@@ -40,6 +42,25 @@ def leases_of(entries: Mapping[int, Entry]) -> Iterator[Lease]:
         alike.setdefault(entries[offset], []).append(offset)
     for (due_ms, deliveries, serial, partition), offsets in alike.items():
         yield Lease(offsets, partition, serial, deliveries, due_ms)
+
+
+def held_and_done(
+    offsets: Iterable[int], entries: Mapping[int, Lease], logged: Mapping[int, Entry]
+) -> tuple[list[HeldRange], list[int]]:
+    """Of these messages, in order: those that are held now, and ranges of those in the log that are done with."""
+    held: dict[Lease, list[int]] = {}
+    done: list[int] = []
+    for offset in offsets:
+        lease = entries.get(offset)
+        if lease is not None:
+            held.setdefault(lease, []).append(offset)
+        elif offset in logged:
+            done.append(offset)
+    found = [
+        HeldRange(lease.due_ms, lease.deliveries, lease.serial, lease.partition, tuple(as_ranges(each)))
+        for lease, each in held.items()
+    ]
+    return found, as_ranges(done)
 
 
 class LeaseSerials:
@@ -102,17 +123,23 @@ def assign_partitions(consumers: list[Assignment], partitions: int) -> None:
 
 
 class PartitionCursor:
-    """The position in the queue of one partition, and its messages that were found and not handed out yet."""
+    """The position in the queue of a partition or priority, and its messages that were found and not handed out yet."""
 
     def __init__(self, next_offset: int) -> None:
         self.next = next_offset
         self.parked: deque[int] = deque()
+        self.ready: deque[Lease] = deque()  # of a group without order: what is to be handed out again
         self.out: int | None = None  # of an ordered group: what has to be settled first
 
     @property
     def position(self) -> int:
         """Everything of this partition before it was handed out."""
         return self.parked[0] if self.parked else self.next
+
+    @property
+    def found(self) -> int:
+        """The number of messages that may be handed out without looking for more, in a group without order."""
+        return len(self.parked) + sum(lease.left for lease in self.ready) if self.ready else len(self.parked)
 
     def unpark(self, offset: int) -> None:
         """Remove a parked message, which is mostly the first."""

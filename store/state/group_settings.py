@@ -1,7 +1,7 @@
 """The settings of a consumer group. They are in the log and on the wire."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -14,6 +14,8 @@ MOST_MS = 7 * 86_400_000
 MOST_IN_FLIGHT = 65_536
 MOST_DELIVERIES = 1_000
 MOST_TAGS = 32
+MOST_PRIORITIES = 8
+OTHERS = "*"
 
 Milliseconds = Annotated[int, Meta(ge=1, le=MOST_MS)]
 
@@ -22,27 +24,63 @@ class BadTags(ValueError):
     """An expression of tags that no message can match, or that is too long."""
 
 
-def tags_of(expression: str) -> list[bytes]:
-    """The tags of `A||B`: a group with it has the messages that have one of them. Empty: all. Raises BadTags.
+class TagSet(NamedTuple):
+    """The tags of a group's messages that have one priority: one of `tags`, or with `others` none of them."""
 
-    A tag with `||` in it cannot be named.
+    tags: list[bytes]
+    others: bool = False
+
+
+ALL = TagSet([], True)
+
+
+def tags_of(expression: str) -> list[TagSet]:
+    """The messages of a group by priority, first those that come first. Raises BadTags.
+
+    `A||B`: those that have one of these tags. `A > B||C > *`: those with A before those with B or C, and these before
+    all others. Empty, or `*`: all. A tag with `||` or `>` in it cannot be named, nor can the tag `*`.
 
     >>> tags_of("fast||slow")
-    [b'fast', b'slow']
+    [TagSet(tags=[b'fast', b'slow'], others=False)]
+    >>> tags_of("alarm > *")
+    [TagSet(tags=[b'alarm'], others=False), TagSet(tags=[b'alarm'], others=True)]
     """
-    if not expression:
-        return []
-    if len(expression) > MOST_TAGS * (MOST_TAG_BYTES + 2):
+    if not expression or expression == OTHERS:
+        return [ALL]
+    if len(expression) > MOST_TAGS * (MOST_TAG_BYTES + 3):
         raise BadTags(f"{len(expression)} characters of tags are too many; {MOST_TAGS} tags can be named")
-    tags = [tag.encode() for tag in expression.split("||")]
+    parts = expression.split(">")
+    if len(parts) > 1:
+        parts = [part.strip() for part in parts]
+    if len(parts) > MOST_PRIORITIES:
+        raise BadTags(f"{len(parts)} priorities of tags are too many; a group can have {MOST_PRIORITIES}")
+    has_others = parts[-1] == OTHERS
+    named = [
+        list(dict.fromkeys(tag.encode() for tag in part.split("||"))) for part in (parts[:-1] if has_others else parts)
+    ]
+    tags = [tag for each in named for tag in each]
     if len(tags) > MOST_TAGS:
         raise BadTags(f"{len(tags)} tags are too many; {MOST_TAGS} can be named")
     for tag in tags:
+        if tag == OTHERS.encode():
+            raise BadTags(
+                f"the tag {OTHERS} in {expression[:200]!r} stands for all other messages, so it comes last and alone"
+            )
         if not 0 < len(tag) <= MOST_TAG_BYTES:
             raise BadTags(
                 f"a tag has 1 to {MOST_TAG_BYTES} bytes, and {tag[:50]!r} in {expression[:200]!r} has {len(tag)}"
             )
-    return list(dict.fromkeys(tags))
+    if len(set(tags)) < len(tags):
+        raise BadTags(f"a tag in {expression[:200]!r} has two priorities")
+    return [TagSet(sorted(each)) for each in named] + [TagSet(sorted(tags), True)] * has_others
+
+
+def logged_tags(expression: str) -> list[TagSet]:
+    """The same of an expression in the log: what an older release took for the name of a tag still is one."""
+    try:
+        return tags_of(expression)
+    except BadTags:
+        return [TagSet([expression.encode()])]
 
 
 class Strategy(StrEnum):

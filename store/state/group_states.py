@@ -12,7 +12,7 @@ from store.state.changes import Change, GroupAdvanced, GroupDropped, GroupMade, 
 from store.state.filter_holds import FilterHolds
 from store.state.group_leases import Entry
 from store.state.group_numbers import Numbers
-from store.state.group_settings import GroupSettings
+from store.state.group_settings import GroupSettings, logged_tags
 from store.state.offset_ranges import in_ranges
 
 KEY_PREFIX = b"g"
@@ -29,7 +29,10 @@ class Maker(NamedTuple):
 
 
 class GroupState(msgspec.Struct):
-    """One group: all before the `positions` of its partitions is done with, but for `entries`, by queue_offset."""
+    """One group: all before the `positions` of its partitions is done with, but for `entries`, by queue_offset.
+
+    With priorities each has a position: all before it that has this priority is done with.
+    """
 
     name: str
     topic_filter: str
@@ -45,7 +48,7 @@ class GroupState(msgspec.Struct):
     is_careful: bool = False  # what it holds is not known: it goes on after what is surely done with
     start: int | None = None  # queue_offset at which it was made or last reset; None: an older store did not note it
     was_reset: bool = False  # since it was made
-    tag: str = ""  # it has messages with one of these tags alone; see tags_of()
+    tag: str = ""  # which messages it has, and with which priorities; see tags_of()
 
     @property
     def key(self) -> GroupKey:
@@ -141,7 +144,7 @@ class GroupStates:
 
     def _make(self, change: GroupMade, log_offset: int, before: GroupState | None) -> None:
         """`before`: one whose end is lost."""
-        positions = [change.queue_offset] * change.settings.cursors
+        positions = [change.queue_offset] * max(change.settings.cursors, len(logged_tags(change.tag)))
         state = GroupState(change.name, change.topic_filter, change.settings, positions)
         state.user, state.is_shared, state.paused = change.user, change.is_shared, change.paused
         state.tag = change.tag
@@ -183,7 +186,7 @@ class GroupStates:
         _go_back(state, self._lowest(state, change.acked))
         # Nothing is held in front of where it goes on, and of that it is known where it is.
         is_all_done = change.acked == change.end
-        is_one_lane = change.positions == ((0, change.acked),) and not state.settings.partitions
+        is_one_lane = change.positions == ((0, change.acked),) and len(state.positions) == 1
         state.is_careful = not (is_sure and (is_all_done or is_one_lane))
 
     def _is_sure(self, state: GroupState, said_end: int, queue_offset: int) -> bool:

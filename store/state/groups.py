@@ -6,12 +6,12 @@ the `serial` of the lease. It counts until the message is leased again, also aft
 left; an acknowledgement that comes too late is stale and changes nothing.
 
 An ordered group has a cursor for each partition, and each partition has one consumer: one message at a time is leased,
-the next once that is settled. Any other group has one cursor for all consumers.
+the next once that is settled. Any other group has one cursor for all consumers, or with priorities one for each: then
+a message's priority stands where an ordered group has its partition, 0 comes first.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 
@@ -25,12 +25,12 @@ from store.state.group_leases import (
     LeaseSerials,
     PartitionCursor,
     assign_partitions,
+    held_and_done,
     leases_of,
 )
 from store.state.group_settings import GroupSettings
-from store.state.offset_ranges import as_ranges
 
-PartitionOffset = tuple[int, int]  # (partition, queue_offset)
+PartitionOffset = tuple[int, int]  # (partition or priority, queue_offset)
 ConsumerKey = tuple[str, str]  # the peer, and what the peer calls it
 
 MOST_UNWRITTEN = 262_144
@@ -49,14 +49,14 @@ class Group:
         self.dead: dict[int, str] = {}  # by queue_offset: messages that become dead letters, and why
         self.waiting = 0  # for a retry
         self._is_ordered = settings.partitions > 0
-        self._cursors = [PartitionCursor(position) for position in positions]
+        self.cursors = [PartitionCursor(position) for position in positions]  # by partition or priority
         self._entries: dict[int, Lease] = {}
         self._deadlines = LeaseAlarms(self._fall_due)
-        self._ready: deque[Lease] = deque()  # of a group without order
         self._dirty: set[int] = set()
         self._has_moved = False
         self._serials = LeaseSerials(epoch)
         for lease in leases_of(entries):
+            lease.partition = min(lease.partition, len(self.cursors) - 1)  # of what the group had before
             self._hold(lease)
             self._serials.saw(lease.serial)
         self._dirty.clear()
@@ -102,15 +102,15 @@ class Group:
 
     def _rebalance(self) -> None:
         if self._is_ordered and self.consumers:
-            assign_partitions(list(self.consumers.values()), len(self._cursors))
+            assign_partitions(list(self.consumers.values()), len(self.cursors))
 
     # --- finding messages
 
-    def look_from(self, key: ConsumerKey) -> int | None:
+    def look_from(self, key: ConsumerKey, priority: int = 0) -> int | None:
         """The queue_offset from which on to look for more messages for a consumer; None: it can take no more."""
         if not self._is_ordered:
-            return self._cursors[0].next if self.room > 0 else None
-        cursors = (self._cursors[partition] for partition in self.consumers[key].partitions)
+            return self.cursors[priority].next if self.room > 0 else None
+        cursors = (self.cursors[partition] for partition in self.consumers[key].partitions)
         idle = [cursor.next for cursor in cursors if cursor.out is None and not cursor.parked]
         return min(idle) if idle and self.room > 0 else None
 
@@ -122,36 +122,39 @@ class Group:
         """
         if len(self._dirty) > MOST_UNWRITTEN:
             return 0
-        parked = 0 if self._is_ordered else len(self._cursors[0].parked)
+        parked = 0 if self._is_ordered else sum(len(cursor.parked) for cursor in self.cursors)
         return self.settings.most_in_flight - len(self._entries) - parked
 
     @property
     def has_room(self) -> bool:
         """Whether anything can be handed out: what waits again always can be."""
-        return self.room > 0 or bool(self._ready)
+        return self.room > 0 or any(cursor.ready for cursor in self.cursors)
 
     @property
     def looked_until(self) -> int:
         """The queue_offset before which everything was found, in a group without order."""
-        return self._cursors[0].next
+        return min(cursor.next for cursor in self.cursors)
 
     @property
     def found_ready(self) -> int:
         """The number of messages that were found or given back and that no consumer has, in a group without order."""
-        found = len(self._cursors[0].parked)
-        return found + sum(lease.left for lease in self._ready) if self._ready else found
+        return sum(cursor.found for cursor in self.cursors)
 
-    def found(self, start: int, first: int, partitions: Sequence[int]) -> None:
-        """Add found messages, by partition, from `first` on. The queue has nothing between `start` and `first`."""
+    def found(self, start: int, first: int, partitions: Sequence[int], priority: int = 0) -> None:
+        """Add found messages, by partition, from `first` on. The queue has nothing between `start` and `first`.
+
+        `priority`: of all of them, in a group without order.
+        """
         until = first + len(partitions)
-        cursors = {number: cursor for number, cursor in enumerate(self._cursors) if start <= cursor.next < until}
-        self._has_moved = self._has_moved or bool(cursors)
         if not self._is_ordered:
-            for cursor in cursors.values():
+            cursor = self.cursors[priority]
+            if start <= cursor.next < until:
                 cursor.parked.extend(self._not_held(range(max(first, cursor.next), until)))
-                cursor.next = until
+                cursor.next, self._has_moved = until, True
             return
-        most_parked = max(1, self.settings.most_in_flight // len(self._cursors))
+        cursors = {number: cursor for number, cursor in enumerate(self.cursors) if start <= cursor.next < until}
+        self._has_moved = self._has_moved or bool(cursors)
+        most_parked = max(1, self.settings.most_in_flight // len(self.cursors))
         for offset, partition in enumerate(partitions, first):
             own = cursors.get(partition)
             if own is None or offset < own.next or offset in self._entries:
@@ -170,26 +173,29 @@ class Group:
 
     # --- handing out
 
-    def available(self, key: ConsumerKey, most: int) -> list[PartitionOffset]:
-        """The messages that a consumer may get now, in order: those that failed before, then those that are parked."""
+    def available(self, key: ConsumerKey, most: int, priority: int = 0) -> list[PartitionOffset]:
+        """The messages that a consumer may get now, in order: those that failed before, then those that are parked.
+
+        `priority`: of those of a group without order.
+        """
         if self._is_ordered:
             return list(islice(self._first_of(self.consumers[key].partitions), most))
         places: list[PartitionOffset] = []
-        for lease in self._ready:
+        for lease in self.cursors[priority].ready:
             if len(lease.offsets) > 2 * lease.left:
                 lease.offsets = self._left_of(lease)
             left = (offset for offset in lease.offsets if self._entries.get(offset) is lease)
-            places += [(0, offset) for offset in islice(left, most - len(places))]
+            places += [(priority, offset) for offset in islice(left, most - len(places))]
             if len(places) == most:
                 return places
-        parked = islice(self._cursors[0].parked, most - len(places))
-        return places + [(0, offset) for offset in parked]
+        parked = islice(self.cursors[priority].parked, most - len(places))
+        return places + [(priority, offset) for offset in parked]
 
     def _first_of(self, partitions: Iterable[int]) -> Iterator[PartitionOffset]:
         """The message that is next in each partition, if it may be handed out."""
         room = self.room
         for partition in partitions:
-            cursor = self._cursors[partition]
+            cursor = self.cursors[partition]
             if cursor.out is not None:
                 if self._entries[cursor.out].is_ready:
                     yield partition, cursor.out
@@ -212,22 +218,23 @@ class Group:
             consumer.take(lease)
             self._hold(lease)
             leases.append(lease)
-        while self._ready and not self._ready[0].left:
-            self._ready.popleft()
+        for cursor in self.cursors:
+            while cursor.ready and not cursor.ready[0].left:
+                cursor.ready.popleft()
         return leases
 
-    def is_new(self, first: int, count: int) -> bool:
+    def is_new(self, first: int, count: int, priority: int = 0) -> bool:
         """True if these messages were never leased, and no found one comes before them, in a group without order."""
-        cursor = self._cursors[0]
+        cursor = self.cursors[priority]
         return (
             not cursor.parked and cursor.next <= first and self._entries.keys().isdisjoint(range(first, first + count))
         )
 
-    def hand_out_new(self, key: ConsumerKey, offsets: range, now_ms: int, due_ms: int) -> Lease:
+    def hand_out_new(self, key: ConsumerKey, offsets: range, now_ms: int, due_ms: int, priority: int = 0) -> Lease:
         """Give a consumer what was found just now and is_new(); before it the queue has nothing."""
-        self._cursors[0].next = offsets.stop
+        self.cursors[priority].next = offsets.stop
         self._has_moved = True
-        lease = Lease(offsets, 0, self._serials.next(now_ms), 1, due_ms)
+        lease = Lease(offsets, priority, self._serials.next(now_ms), 1, due_ms)
         self.consumers[key].take(lease)
         self._hold(lease)
         return lease
@@ -252,7 +259,7 @@ class Group:
         if offset in self._entries:
             self._drop(offset)
             return
-        self._cursors[partition].unpark(offset)
+        self.cursors[partition].unpark(offset)
         self._has_moved = True
 
     # --- what consumers say
@@ -289,7 +296,7 @@ class Group:
         lease = self._entries.get(offset)
         if lease is not None:
             return lease.consumer is None or lease.consumer.peer == peer
-        return offset >= self._cursors[partition].position
+        return offset >= self.cursors[partition].position
 
     def find(self, place: PartitionOffset, now_ms: int) -> None:
         """Hold a message that a peer may_take() and that is not held, so that the log can say that it is done with.
@@ -297,7 +304,7 @@ class Group:
         What comes before it is held too, and waits for a consumer. Of an ordered group that was done with before.
         """
         partition, offset = place
-        cursor = self._cursors[partition]
+        cursor = self.cursors[partition]
         if offset in self._entries:
             return
         if self._is_ordered:
@@ -401,7 +408,7 @@ class Group:
         if not lease.serial:
             self.waiting += len(offsets)
         if self._is_ordered:
-            self._cursors[lease.partition].out = offsets[0]
+            self.cursors[lease.partition].out = offsets[0]
         if dead:
             self.dead.update(dict.fromkeys(offsets, dead))
         else:
@@ -413,7 +420,7 @@ class Group:
         if not lease.serial:
             self.waiting -= 1
         if self._is_ordered:
-            self._cursors[lease.partition].out = None
+            self.cursors[lease.partition].out = None
         self._settled(lease, 1)
 
     def _settled(self, lease: Lease, number: int) -> None:
@@ -439,7 +446,7 @@ class Group:
             return
         lease.is_ready = True
         if not self._is_ordered:
-            self._ready.append(lease)
+            self.cursors[lease.partition].ready.append(lease)
 
     # --- for the log, and for people
 
@@ -454,19 +461,7 @@ class Group:
 
     def held_and_done(self, logged: Mapping[int, Entry]) -> tuple[list[HeldRange], list[int]]:
         """Changes that the log does not have: messages held now, and those of its held messages that are done with."""
-        held: dict[Lease, list[int]] = {}
-        done: list[int] = []
-        for offset in sorted(self._dirty):
-            lease = self._entries.get(offset)
-            if lease is not None:
-                held.setdefault(lease, []).append(offset)
-            elif offset in logged:
-                done.append(offset)
-        found = [
-            HeldRange(lease.due_ms, lease.deliveries, lease.serial, lease.partition, tuple(as_ranges(offsets)))
-            for lease, offsets in held.items()
-        ]
-        return found, as_ranges(done)
+        return held_and_done(sorted(self._dirty), self._entries, logged)
 
     def lease(self, offset: int) -> Lease | None:
         """The lease of a message that a consumer has, or that waits for a retry; None: it is not held."""
@@ -479,7 +474,7 @@ class Group:
 
     @property
     def positions(self) -> list[int]:
-        return [cursor.position for cursor in self._cursors]
+        return [cursor.position for cursor in self.cursors]
 
     @property
     def in_flight(self) -> int:
@@ -493,5 +488,5 @@ class Group:
 
     def lag(self, end: int) -> int:
         """The number of messages before `end` that are not done with; too many if partitions are far apart."""
-        parked = sum(len(cursor.parked) for cursor in self._cursors)
-        return end - min(cursor.next for cursor in self._cursors) + parked + len(self._entries)
+        parked = sum(len(cursor.parked) for cursor in self.cursors)
+        return end - min(cursor.next for cursor in self.cursors) + parked + len(self._entries)

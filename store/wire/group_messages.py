@@ -44,7 +44,8 @@ class GroupOpen(WireMessage, frozen=True):
     Locate. `settings`: nil takes those that it has; one that is made has those in `if_new` then.
     `user`: for whom a gateway asks, where users are known; empty: an anonymous client. `or_refuse`: a new group is
     refused if the filter's queue lacks messages from `start` on; else it begins with those that the queue has. `tag`:
-    the group has messages with one of these tags alone (`A||B`); empty: all, None: as it has it. It cannot be changed.
+    the group has messages with one of these tags alone (`A||B`), by priority (`A > B`) if it says so; empty: all, None:
+    as it has it. It cannot be changed.
     """
 
     group: GroupName

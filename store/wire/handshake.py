@@ -14,7 +14,7 @@ from store.wire.messages import Hello, Refused, RefusedReason, Role, Welcome, Wi
 
 MAGIC = b"PENSTOCK"
 NO_TOKENS: Mapping[str, str] = MappingProxyType({})
-VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19)
+VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20)
 OPERATORS_VERSION = 2  # from it on gateways are told of bans, and to disconnect clients
 JUDGING_VERSION = 3  # from it on gateways are asked whether messages that are due may be sent
 PACING_VERSION = 4  # from it on gateways say that they are behind, and are told that some are
@@ -33,6 +33,7 @@ WORK_VERSION = 16  # from it on consumers tell how their work goes
 COPY_VERSION = 17  # from it on another store of the cluster may copy the log
 RECEIVERS_VERSION = 18  # from it on operators may ask who has received a message
 TAGS_VERSION = 19  # from it on a group may have tags
+PRIORITIES_VERSION = 20  # from it on its tags may have priorities
 MOST_HELLO_BYTES = 32 << 10
 MOST_WELCOME_BYTES = 1 << 20  # it lists the live_only filters
 
@@ -41,6 +42,11 @@ _STRANGERS = (
     (re.compile(rb"\x16\x03"), "a TLS client, and this listener is without TLS"),
     (re.compile(rb"[A-Z]{3,7} "), "an HTTP client"),
 )
+
+
+def tags_version(expression: str) -> int:
+    """The version from which on a group may have these tags; see tags_of()."""
+    return PRIORITIES_VERSION if ">" in expression or expression == "*" else TAGS_VERSION
 
 
 class ServerHandshake:

@@ -31,7 +31,14 @@ def store(tmp_path: Path) -> Iterator[StoreProcess]:
     store.close()
 
 
-@pytest.mark.parametrize("tag", [None, pytest.param("a||b", marks=pytest.mark.catalogue("R77"))])
+@pytest.mark.parametrize(
+    "tag",
+    [
+        None,
+        pytest.param("a||b", marks=pytest.mark.catalogue("R77")),
+        pytest.param("a > b", marks=pytest.mark.catalogue("Q72")),
+    ],
+)
 @pytest.mark.catalogue("K41")
 async def test_consuming_goes_on_through_kills(store: StoreProcess, tag: str | None) -> None:
     """With a tag half of what is published is the group's."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.sync import Client
 from store.state.group_settings import GroupSettings, Strategy
 from store.wire.group_messages import Pop, Popped, Receipt, Reject, Settled
 from store.wire.messages import Append, Appended
@@ -47,6 +48,23 @@ def listed(store: StoreProcess) -> dict[str, Any]:
     (row,) = json.loads(group(store, "list", "--json"))
     assert isinstance(row, dict)
     return row
+
+
+def test_make_with_priorities(store: StoreProcess) -> None:
+    """The group has what is published before its first consumer comes; who makes it is no consumer of it."""
+    made = ("make", "workers", "line/#", "--tag")
+    assert group(store, *made, "alarm > *") == b"workers over line/# begins at latest, tag alarm > *\n"
+    with Client(store.url.replace("tcp://", "penstock://")) as client:
+        client.publish("line/1", b"1")
+        client.publish("line/1", b"2", tag="alarm")
+        with client.subscribe("line/#", group="workers", prefetch=1) as subscription:
+            for expected in (b"2", b"1"):
+                message = next(iter(subscription))
+                assert message.payload == expected
+                message.ack()
+    assert listed(store)["consumers"] == 0
+    group(store, *made, "alarm > *", code=1)
+    group(store, *made, "* > alarm", code=2)
 
 
 def test_set(store: StoreProcess) -> None:

@@ -463,7 +463,26 @@ async def test_a_group_has_what_has_one_of_its_tags(client: Client) -> None:
                 raise AssertionError
 
 
-@pytest.mark.parametrize("tag", ["a||", "x" * 300, "||".join(map(str, range(40)))])
+@pytest.mark.catalogue("Q72")
+async def test_what_has_a_higher_priority_comes_first(client: Client) -> None:
+    """Also in front of a backlog, and what comes meanwhile; others still move. An ordered group has none."""
+    await publish(client, "line/7", 500)
+    async with client.subscribe("line/#", group="g", tag="alarm > *", start="earliest", prefetch=1) as subscription:
+        came = await take(aiter(subscription), 1)
+        await publish(client, "line/8", 200, 500, tag="alarm")
+        for _ in range(200):
+            assert await came[-1].ack()
+            came += await take(aiter(subscription), 1)
+    alarms = [int(each.payload) for each in came if each.tag == "alarm"]
+    assert came[0].payload == b"0"
+    assert 170 <= len(alarms) <= 176
+    assert alarms == sorted(alarms)
+    with pytest.raises(StoreRefused, match="an ordered group has no priorities"):
+        async with client.subscribe("line/#", group="h", tag="alarm > *", ordered=True):
+            raise AssertionError
+
+
+@pytest.mark.parametrize("tag", ["a||", "x" * 300, "||".join(map(str, range(40))), "a > ", "* > a", "a > a"])
 async def test_tags_that_cannot_be(client: Client, tag: str) -> None:
     with pytest.raises(BadOption, match="tag="):
         client.subscribe("line/#", group="g", tag=tag)

@@ -12,7 +12,16 @@ from lightqueue.message_store import MessageStore
 from lightqueue.queues._queues import tagged_records
 from store.records._records import RecordBatch, records_from
 from store.records.records import Attribute, RecordType, decode_attributes, encode_attribute, read_records
-from store.state.group_settings import MOST_TAGS, BadTags, GroupSettings, tags_of
+from store.state.group_settings import (
+    ALL,
+    MOST_PRIORITIES,
+    MOST_TAGS,
+    BadTags,
+    GroupSettings,
+    TagSet,
+    logged_tags,
+    tags_of,
+)
 from tests.support.stores import KEPT_BYTES, Stores, crash_copy, fill, run_upkeep
 
 ONE = ("peer", "one")
@@ -52,20 +61,28 @@ def pop(found: GroupQueue, most: int) -> list[tuple[bytes, int, int]]:
     return [(payload, *place) for payload, place in zip(payloads, places, strict=True)]
 
 
-def numbers(messages: list[Sent], tags: set[bytes]) -> list[bytes]:
+def numbers(messages: list[Sent], tags: set[bytes | None]) -> list[bytes]:
     return [payload for payload, tag in messages if tag in tags]
 
 
-@pytest.mark.parametrize("partitions", [0, 3])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("tag", "partitions", "wanted"),
+    [
+        ("a||b", 0, {b"a", b"b"}),
+        ("a||b", 3, {b"a", b"b"}),
+        ("a > b", 0, {b"a", b"b"}),
+        ("a > b||c > *", 0, set(KINDS)),
+    ],
+)
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.catalogue("R77")
 def test_each_message_with_a_tag_comes_once_and_no_other(
-    stores: Stores, tmp_path: Path, seed: int, partitions: int
+    stores: Stores, tmp_path: Path, seed: int, tag: str, partitions: int, wanted: set[bytes | None]
 ) -> None:
     """Whether its entry is in memory or on disk, before and after a kill; at the end nothing is left over."""
     chance = random.Random(seed)
     store = stores()
-    found = made(store, "a||b", partitions)
+    found = made(store, tag, partitions)
     sent: list[Sent] = []
     done: list[bytes] = []
     for turn in range(12):
@@ -101,7 +118,7 @@ def test_each_message_with_a_tag_comes_once_and_no_other(
         for payload, serial, offset in handed:
             assert found.ack(serial, offset, 1) == []
             done.append(payload)
-    expected = numbers(sent, {b"a", b"b"})
+    expected = numbers(sent, wanted)
     assert set(done) == set(expected)
     found.write(NOW_MS)
     assert (found.lag, found.reads.skipped) == (0, 0)
@@ -109,9 +126,10 @@ def test_each_message_with_a_tag_comes_once_and_no_other(
     copy = stores(crash_copy(tmp_path / "data", tmp_path / "killed"))
     (again,) = copy.groups
     again.group.join(ONE)
-    assert again.state.tag == "a||b"
-    publish(copy, [(b"9-1", b"c"), (b"9-2", b"a"), (b"9-3", None)])
-    assert [payload for payload, _, _ in pop(again, 10)] == [b"9-2"]
+    assert again.state.tag == tag
+    more = [(b"9-1", b"c"), (b"9-2", b"a"), (b"9-3", None)]
+    publish(copy, more)
+    assert {payload for payload, _, _ in pop(again, 10)} == {*numbers(more, wanted)}
 
 
 def test_a_group_without_tags_has_all(stores: Stores) -> None:
@@ -162,7 +180,7 @@ def test_a_pause_keeps_the_tag(stores: Stores) -> None:
     assert found.state.tag == "a"
     stores.stop(store)
     (again,) = stores().groups
-    assert (again.state.tag, again.reads.tags) == ("a", [b"a"])
+    assert (again.state.tag, again.tag_sets) == ("a", [TagSet([b"a"])])
 
 
 @pytest.mark.parametrize(
@@ -176,6 +194,14 @@ def test_a_pause_keeps_the_tag(stores: Stores) -> None:
         "\N{SNOWMAN}" * 90,
         "||".join(map(str, range(MOST_TAGS + 1))),
         "x" * 100_000,
+        "a >",
+        "> a",
+        "a > > b",
+        "* > a",
+        "a||* > b",
+        "a > b||a",
+        "a > a > *",
+        " > ".join(map(str, range(MOST_PRIORITIES + 1))),
     ],
 )
 def test_expressions_that_nothing_can_match_or_that_are_too_long(expression: str) -> None:
@@ -183,7 +209,15 @@ def test_expressions_that_nothing_can_match_or_that_are_too_long(expression: str
         tags_of(expression)
 
 
+def test_what_an_older_release_took_for_a_tag_still_is_one() -> None:
+    """Its group is in the log, and a start does not fail because of it."""
+    assert logged_tags("a >") == [TagSet([b"a >"])]
+
+
 def test_expressions() -> None:
-    assert tags_of("") == []
-    assert tags_of("b||a||b") == [b"b", b"a"]
-    assert len(tags_of("||".join(map(str, range(MOST_TAGS))))) == MOST_TAGS
+    assert tags_of("") == tags_of("*") == [ALL]
+    assert tags_of("b||a||b") == [TagSet([b"a", b"b"])]
+    assert len(tags_of("||".join(map(str, range(MOST_TAGS))))[0].tags) == MOST_TAGS
+    first, second, rest = tags_of("b > c||a > *")
+    assert (first, second, rest) == (TagSet([b"b"]), TagSet([b"a", b"c"]), TagSet([b"a", b"b", b"c"], others=True))
+    assert tags_of("a > b") == [TagSet([b"a"]), TagSet([b"b"])]
