@@ -83,11 +83,13 @@ class Consumers:
         maker: Maker = NO_MAKER,
         or_refuse: bool = False,
         tag: str | None = None,
+        lasting: bool = False,
     ) -> Consumer:
         """A consumer comes; the group is made if need be. Raises StoreError, GroupRefused, NoSuchPosition.
 
         `if_new`: the settings of a group that is made, where `settings` are none; `maker`: who makes it. `or_refuse`:
-        as in beginning(). `tag`: of a group that is made; None: all, or what the group has.
+        as in beginning(). `tag`: of a group that is made; None: all, or what the group has. `lasting`: as in
+        Group.leave().
         """
         try:
             tags = tags_of(tag or "")
@@ -118,7 +120,7 @@ class Consumers:
         if queue not in self._waiting:
             self._follow(queue)
         consumer = self._by_key[*key, group] = Consumer(queue, key)
-        queue.group.join(key)
+        queue.group.join(key, lasting)
         return consumer
 
     def locate(self, group: GroupKey, start: str, then: Located, is_new: bool) -> bool:

@@ -38,7 +38,7 @@ class NoHistory(GroupRefused):
 
 
 def beginning(messages: MessageStore, topic_filter: str, start: str, or_refuse: bool, is_in_tier: bool = False) -> int:
-    """queue_offset at which a group over a filter begins. Raises NoSuchPosition, or another StoreError.
+    """queue_offset at which a group over a filter begins. Raises NoSuchPosition, or another StoreError, for any filter.
 
     `or_refuse`: raises NoHistory where the filter's queue lacks messages from `start` on; else the group begins with
     those that the queue has. `is_in_tier`: the tier may have what the queue has no more.
@@ -52,6 +52,8 @@ def beginning(messages: MessageStore, topic_filter: str, start: str, or_refuse: 
         return 0 if start == "earliest" else min(int(start.lstrip("@")), queue.next_offset)
     if queue is not None:
         return locate(messages, topic_filter, start)
+    if start not in ("earliest", "now") and not PLACE.fullmatch(start):
+        time_ms(start)  # it says what is no place
     if messages.log.end > messages.log.first:  # it begins to be kept now
         _events.warning("group", FROM_NOW, topic_filter)
     return 0

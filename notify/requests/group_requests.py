@@ -126,7 +126,7 @@ class GroupRequests:
         user = receiver.permits.user
         maker = Maker(user.name) if user is not None else Maker(message.user, message.if_new is not None)
         consumer = self.consumers.open(
-            key, group, message.settings, start, message.if_new, maker, message.or_refuse, message.tag
+            key, group, message.settings, start, message.if_new, maker, message.or_refuse, message.tag, message.lasting
         )
         if consumer not in self._refs:
             self._last_ref += 1

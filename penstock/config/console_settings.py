@@ -89,6 +89,20 @@ class ConsoleSettings:
             "at_least": 1,
         },
     )
+    max_pops: int = field(
+        default=500,
+        metadata={
+            "doc": "Requests for messages of consumer groups that are answered, or wait, at a time.",
+            "at_least": 1,
+        },
+    )
+    max_pops_per_user: int = field(
+        default=100,
+        metadata={
+            "doc": "The same of one user, or of one address where users have no name.",
+            "at_least": 1,
+        },
+    )
     max_body_bytes: int = field(
         default=8 * MIB,
         metadata={"doc": "The largest body of a request.", "at_least": 1_024, "at_most": 64 * MIB},

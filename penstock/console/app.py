@@ -14,6 +14,7 @@ from penstock.console.access.gate import Gate, HostNames
 from penstock.console.access.state import ConsoleState
 from penstock.console.api import (
     clients,
+    consuming,
     dead_letters,
     events,
     groups,
@@ -40,8 +41,8 @@ ABOUT = (
 )
 PAGES = "penstock.console.pages"
 PARTS = (
-    *(publishing, events, messages, receivers, topics, clients, groups, dead_letters, pending, server, history),
-    *(session, health),
+    *(publishing, events, messages, receivers, topics, clients, groups, consuming, dead_letters, pending, server),
+    *(history, session, health),
 )
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {"model": ProblemDetails, "description": "A problem (application/problem+json)."}

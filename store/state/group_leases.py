@@ -88,10 +88,11 @@ class LeaseSerials:
 
 
 class Assignment:
-    """The leases and partitions of one consumer. `peer`: whose it is."""
+    """The leases and partitions of one consumer. `peer`: whose it is; `is_lasting`: its leases outlive it."""
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, is_lasting: bool = False) -> None:
         self.peer = peer
+        self.is_lasting = is_lasting
         self.leases: dict[Lease, None] = {}
         self.partitions: list[int] = []
         self.work: ConsumerWork | None = None  # as it tells, for people to see

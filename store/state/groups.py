@@ -3,7 +3,7 @@
 A message is named by its queue_offset. It is first found (and parked at a cursor), then leased, then settled: acked, or
 a dead letter. A lease gives it to one consumer until `due_ms`; then any consumer may get it. An acknowledgement bears
 the `serial` of the lease. It counts until the message is leased again, also after `due_ms`, and not once the consumer
-left; an acknowledgement that comes too late is stale and changes nothing.
+left (but for a lasting one); an acknowledgement that comes too late is stale and changes nothing.
 
 An ordered group has a cursor for each partition, and each partition has one consumer: one message at a time is leased,
 the next once that is settled. Any other group has one cursor for all consumers, or with priorities one for each: then
@@ -68,24 +68,25 @@ class Group:
         """The joined reports of the group's consumers about their work; None: there are none."""
         return joined_work(each.work for each in self.consumers.values())
 
-    def join(self, key: ConsumerKey) -> None:
-        """A consumer comes. Of an ordered group it gets its share of the partitions."""
+    def join(self, key: ConsumerKey, is_lasting: bool = False) -> None:
+        """A consumer comes. Of an ordered group it gets its share of the partitions. `is_lasting`: see leave()."""
         if key not in self.consumers:
-            self.consumers[key] = Assignment(key[0])
+            self.consumers[key] = Assignment(key[0], is_lasting)
             self._rebalance()
 
     def leave(self, key: ConsumerKey, now_ms: int, seen: int | None = None) -> None:
-        """A consumer is gone. What it had is handed out again, at once.
+        """A consumer is gone. What it had is handed out again: at once, or of a lasting one when its leases end.
 
         `seen`: deliveries with a later serial than this did not reach it, and do not count; None: all count.
         """
         consumer = self.consumers.pop(key, None)
         if consumer is None:
             return
-        for lease in consumer.leases:
-            if seen is not None and self._serials.is_later(lease.serial, seen):
-                lease.deliveries -= 1
-        self._release(consumer.leases, now_ms)
+        if not consumer.is_lasting:
+            for lease in consumer.leases:
+                if seen is not None and self._serials.is_later(lease.serial, seen):
+                    lease.deliveries -= 1
+            self._release(consumer.leases, now_ms)
         self._rebalance()
 
     def release_all(self, now_ms: int) -> None:

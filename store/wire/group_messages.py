@@ -46,6 +46,8 @@ class GroupOpen(WireMessage, frozen=True):
     refused if the filter's queue lacks messages from `start` on; else it begins with those that the queue has. `tag`:
     the group has messages with one of these tags alone (`A||B`), by priority (`A > B`) if it says so; empty: all, None:
     as it has it. It cannot be changed.
+    `lasting`: what the consumer is handed stays leased until its time is over, although the consumer goes meanwhile:
+    any consumer of the group may settle it.
     """
 
     group: GroupName
@@ -57,6 +59,7 @@ class GroupOpen(WireMessage, frozen=True):
     user: str | None = None
     or_refuse: bool = False
     tag: Name | None = None
+    lasting: bool = False
 
 
 class GroupOpened(WireMessage, frozen=True):

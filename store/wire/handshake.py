@@ -34,6 +34,7 @@ COPY_VERSION = 17  # from it on another store of the cluster may copy the log
 RECEIVERS_VERSION = 18  # from it on operators may ask who has received a message
 TAGS_VERSION = 19  # from it on a group may have tags
 PRIORITIES_VERSION = 20  # from it on its tags may have priorities
+LASTING_VERSION = 20  # from it on leases may outlive a consumer, and tags of groups are listed
 MOST_HELLO_BYTES = 32 << 10
 MOST_WELCOME_BYTES = 1 << 20  # it lists the live_only filters
 

@@ -40,6 +40,10 @@ class ConsoleState:
     """Streams that are open (`open`), and that there were (`total`)."""
     streams_of: Counter[str] = field(default_factory=Counter)
     """Those that are open, by user."""
+    pops: Counter[str] = field(default_factory=Counter)
+    """Requests for messages of groups that are under way (`open`), and that there were (`total`)."""
+    pops_of: Counter[str] = field(default_factory=Counter)
+    """Those under way, by user."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the console ends: streams end."""
     sign_on: SignOn | None = None

@@ -95,6 +95,7 @@ async def server(request: Request, caller: Asking) -> ServerModel:
         "users": len(console.connections),
         "connections": dict(console.sockets),
         "streams": dict(console.streams),
+        "pops": dict(console.pops),
         "refused": dict(console.refused),
     }
     return ServerModel(

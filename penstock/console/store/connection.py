@@ -10,7 +10,7 @@ from typing import TypeVar, Unpack
 from penstock.console.store.publish_rates import PublishMeter
 from penstock.sdk.client import Client
 from penstock.sdk.errors import ClientError, NotPermitted
-from penstock.sdk.link import UNNAMED
+from penstock.sdk.link import UNNAMED, ClientLink
 from penstock.sdk.many import ToPublish
 from penstock.sdk.message import Message, Receipt
 from penstock.sdk.message_id import StorePlace, parse_message_id
@@ -29,6 +29,8 @@ class StoreConnection(Client):
 
     pages: object = None
     """What remembers something of its pages: views.history.HistoryPages."""
+    consumers: object = None
+    """The groups that it consumes: `HttpConsumers`, in the module consuming."""
     used_s = 0.0
     """When it was used last, in seconds of the loop's clock."""
     holders = 0
@@ -61,6 +63,10 @@ class StoreConnection(Client):
         if not isinstance(answer, kind):
             raise ClientError(f"{type(answer).__name__} is no answer to {type(message).__name__}")
         return answer, records
+
+    async def link(self) -> ClientLink:
+        """What its requests go by. Raises a ClientError."""
+        return await self._used()
 
     async def check_may(self, action: str, topic_filter: str) -> None:
         """Raises NotPermitted, or another ClientError."""
