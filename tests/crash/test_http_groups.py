@@ -151,6 +151,8 @@ def test_a_handle_outlives_the_store_if_its_log_has_the_lease(site: Site) -> Non
     (popped,) = group.pop(invisible_s=600)
     assert group.settle("extend", [popped], invisible_s=600).status == 200  # the answer says that the log has it
     restarted(site.store)
+    wait_until(lambda: group.ask("pop").status == 200, TIMEOUT_S)  # the console has found it
     assert group.pop(wait_s=1) == []
+    assert site.client.get("/groups/billing").json["in_flight"] == 1
     group.ack(popped)
     assert lag(site) == 0
