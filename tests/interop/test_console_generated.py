@@ -39,8 +39,8 @@ def document(site: Site) -> Any:
     return site.client.ask("GET", "/api/openapi.json").json
 
 
-def run(command: list[str | Path], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=GENERATE_S, check=False)
+def run(command: list[str | Path], folder: Path, timeout_s: float = GENERATE_S) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

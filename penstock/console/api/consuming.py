@@ -59,8 +59,8 @@ class OfGroup(BaseModel):
 
 
 class PopWanted(OfGroup):
-    most: int = Field(10, ge=1, le=MOST_POPPED, description="Messages of the answer, which may have fewer.")
-    wait_s: float = Field(0, ge=0, le=MOST_WAIT_S, description="Seconds to wait for the first message.")
+    most: int = Field(10, ge=1, le=MOST_POPPED, description="Messages of the answer, which may have fewer. Default 10.")
+    wait_s: float = Field(0, ge=0, le=MOST_WAIT_S, description="Seconds to wait for the first message. Default 0.")
     invisible_s: float | None = Field(
         None,
         ge=0.001,
@@ -98,7 +98,12 @@ class HandlesToExtend(HandlesSettled):
 
 
 class HandlesToReject(HandlesSettled):
-    reason: str = Field("rejected", min_length=1, max_length=MOST_WHY_CHARACTERS, description="The dead letter has it.")
+    reason: str = Field(
+        "rejected",
+        min_length=1,
+        max_length=MOST_WHY_CHARACTERS,
+        description="The dead letter has it. Default: rejected.",
+    )
 
 
 class PoppedMessageModel(BaseModel):
