@@ -23,6 +23,7 @@ class Part:
     """One process; its construction waits until it is ready. start() begins it again, with the same address."""
 
     says = "ready"
+    module = "penstock"
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Part:
         already_logged_bytes = self._log.stat().st_size
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "penstock", *self._command, *self._admin],
+                [sys.executable, "-P", "-m", self.module, *self._command, *self._admin],
                 cwd=CODE,
                 env=environment(self._settings) | self.environment,
                 stdin=subprocess.DEVNULL,

@@ -106,7 +106,8 @@ async def _serve(
 
     def on_safe() -> None:
         if server is not None:
-            loop.call_soon_threadsafe(server.safe_advanced)
+            call = loop.call_soon_threadsafe if cluster is None else loop.call_soon  # flusher, or a turn
+            call(server.safe_advanced)
 
     async with AsyncExitStack() as closing:
         closing.callback(log.info, "stopped")

@@ -25,6 +25,7 @@ class MarkKeeper:
         self._hurry = hurry
         self._wanted = file.mark
         self._changed = threading.Condition()
+        self._is_idle = False  # the thread waits for another mark
         self._is_closing = False
         self.error: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-mark", daemon=True)
@@ -44,8 +45,9 @@ class MarkKeeper:
         """Keep a mark soon, unless a later one comes first."""
         if mark is not self._wanted:
             self._wanted = mark
-            with self._changed:
-                self._changed.notify_all()
+            if self._is_idle:  # else it looks by itself: woken for each mark, it would take turns with the loop
+                with self._changed:
+                    self._changed.notify_all()
 
     def flushed(self) -> None:
         """The log has got to the disk further than before. Called by the flusher's thread."""
@@ -68,11 +70,16 @@ class MarkKeeper:
 
     def _run(self) -> None:
         while not self._is_closing:
+            self._wait_for_another()
             wanted = self._wanted
-            if wanted is self.kept:
-                self._wait(LOOK_AGAIN_S)
-            elif self._gets_to_disk(wanted.accepted):  # later ones wait: else it would never be done under load
+            if self._gets_to_disk(wanted.accepted):  # later ones wait: else it would never be done under load
                 self._write(wanted)
+
+    def _wait_for_another(self) -> None:
+        with self._changed:
+            self._is_idle = True
+            self._changed.wait_for(lambda: self._is_closing or self._wanted is not self.kept)
+            self._is_idle = False
 
     def _gets_to_disk(self, log_offset: int) -> bool:
         while self._on_disk() < log_offset and not self._is_closing:
