@@ -95,6 +95,8 @@ class OwnNames:
                 return of_group.GroupsListed([each for each in groups if self.has_group(each.group)], more), b""
             case of_group.WorkListed(works, more):
                 return of_group.WorkListed([each for each in works if self.has_group(each.group)], more), b""
+            case of_group.TagsListed(tags, more):
+                return of_group.TagsListed([each for each in tags if self.has_group(each.group)], more), b""
         return answer, records
 
 

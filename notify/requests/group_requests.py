@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from lightqueue.errors import LightQueueError
 from lightqueue.groups.group_queue import GroupQueue
@@ -27,6 +27,7 @@ from store.wire.messages import Failed, FailureCode
 from store.wire.tier_messages import TierFault
 
 Answer = Callable[[WireMessage, bytes], None]
+Told = TypeVar("Told")
 
 FAILURES = (GroupRefused, LightQueueError, StoreError)
 SHOWN_CONSUMERS = 100
@@ -222,25 +223,47 @@ class GroupRequests:
         answer(wire.WorkNoted(queue.state.paused), b"")
 
     def _list_work(self, _: str, receiver: Requester, message: wire.ListWork, answer: Answer) -> Iterator[None]:
-        """A step looks at one group, which the rules judge."""
-        found: list[wire.GroupWork] = []
-        left_bytes, skip, more = LIST_BYTES, message.skip, False
+        def told(queue: GroupQueue) -> tuple[wire.GroupWork, str] | None:
+            work = queue.group.work
+            return None if work is None else (wire.GroupWork(*queue.state.key, work), work.error)
+
+        found, more = yield from self._some(receiver, message, told)
+        answer(wire.WorkListed(found, more), b"")
+
+    def _list_tags(self, _: str, receiver: Requester, message: wire.ListTags, answer: Answer) -> Iterator[None]:
+        def told(queue: GroupQueue) -> tuple[wire.GroupTags, str] | None:
+            tag = queue.state.tag
+            return (wire.GroupTags(*queue.state.key, tag), tag) if tag else None
+
+        found, more = yield from self._some(receiver, message, told)
+        answer(wire.TagsListed(found, more), b"")
+
+    def _some(
+        self,
+        receiver: Requester,
+        message: wire.ListWork | wire.ListTags,
+        told: Callable[[GroupQueue], tuple[Told, str] | None],
+    ) -> Generator[None, None, tuple[list[Told], bool]]:
+        """What is told of groups, and whether more follow. `told`: of one that has it, with its longest text.
+
+        A step looks at one group, which the rules judge.
+        """
+        found: list[Told] = []
+        left_bytes, skip = LIST_BYTES, message.skip
         for queue in self.consumers.listed(message.group):
             yield
-            work = queue.group.work
-            if work is None or not _sees(receiver, queue):
+            one = told(queue)
+            if one is None or not _sees(receiver, queue):
                 continue
             if skip:
                 skip -= 1
                 continue
-            name = queue.state
-            size = INFO_BYTES + sum(len(text.encode()) for text in (name.name, name.topic_filter, work.error))
-            more = bool(found) and size > left_bytes
-            if more:
-                break
+            size = INFO_BYTES + sum(len(text.encode()) for text in (*queue.state.key, one[1]))
+            if found and size > left_bytes:
+                return found, True
             left_bytes -= size
-            found.append(wire.GroupWork(name.name, name.topic_filter, work))
-        answer(wire.WorkListed(found, more), b"")
+            found.append(one[0])
+        return found, False
 
     def _list(
         self, peer: str, receiver: Requester, message: wire.GroupList | wire.PausedGroups, answer: Answer
@@ -292,6 +315,7 @@ _HANDLERS: dict[type[WireMessage], Callable[..., Iterator[None] | None]] = {
     wire.GroupWhere: GroupRequests._where,
     wire.TellWork: GroupRequests._tell_work,
     wire.ListWork: GroupRequests._list_work,
+    wire.ListTags: GroupRequests._list_tags,
     wire.GroupList: GroupRequests._list,
     wire.PausedGroups: GroupRequests._list,
     wire.GroupPause: GroupRequests._pause,

@@ -233,7 +233,8 @@ RIGHTS: dict[type[WireMessage], Callable[[Any, Frame, MessageStore], Iterable[Pe
         _none,
     ),
     # their answers leave out what the client may not see: show(), and _sees() of group_requests
-    **dict.fromkeys((of_group.GroupList, of_group.PausedGroups, of_group.ListWork, wire.ListDelayed), _none),
+    **dict.fromkeys((of_group.GroupList, of_group.PausedGroups, of_group.ListWork, of_group.ListTags), _none),
+    wire.ListDelayed: _none,
     # about what the user itself may do
     **dict.fromkeys((of_rights.Rights, of_rights.Permitted, of_rights.ReadableFilters), _none),
 }

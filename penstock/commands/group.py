@@ -46,7 +46,7 @@ def connect(store: str | None, config: Path | None) -> "StoreClient":
 
 @group.command("list")
 def list_groups(store: Store = None, config: Config = None, as_json: Json = False) -> None:
-    """Show all groups: lag, messages in flight, retries, dead letters; of flows also what they sent, and errors."""
+    """Show all groups: tags, lag, messages in flight, retries, dead letters; of flows what they sent, and errors."""
     rows = rows_of_groups(store, config)
     if as_json:
         typer.echo(json.dumps(rows))
@@ -55,8 +55,8 @@ def list_groups(store: Store = None, config: Config = None, as_json: Json = Fals
 
 
 def without_empty(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows without what only flows tell, where none of them does."""
-    left_out = {name for name in _OF_WORK if all(row[name] is None for row in rows)}
+    """Rows without what few groups have, where none of them has it."""
+    left_out = {name for name in _OF_FEW if all(row.get(name) is None for row in rows)}
     return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
 
 
@@ -207,9 +207,9 @@ def _rows(client: "StoreClient", found: "list[GroupInfo]") -> list[dict[str, Any
     paused: set[tuple[str, str]] = set()
     if _can_pause(client):
         paused = {(each.group, each.topic_filter) for each in _groups(client, "", paused=True)}
-    works = _works(client)
+    works, tags = _works(client), _tags(client)
     keys = [(each.group, each.topic_filter) for each in found]
-    return [_row(each, key in paused, works.get(key)) for each, key in zip(found, keys, strict=True)]
+    return [_row(each, tags.get(key), key in paused, works.get(key)) for each, key in zip(found, keys, strict=True)]
 
 
 def _works(client: "StoreClient") -> "dict[tuple[str, str], ConsumerWork]":
@@ -223,6 +223,20 @@ def _works(client: "StoreClient") -> "dict[tuple[str, str], ConsumerWork]":
         answer = client.call(ListWork("", len(found)), WorkListed)
         found |= {(each.group, each.topic_filter): each.work for each in answer.works}
         more = answer.more and bool(answer.works)
+    return found
+
+
+def _tags(client: "StoreClient") -> "dict[tuple[str, str], str]":
+    """The tags of groups that have some."""
+    from store.wire.group_messages import ListTags, TagsListed
+    from store.wire.handshake import LASTING_VERSION
+
+    found: dict[tuple[str, str], str] = {}
+    more = client.version >= LASTING_VERSION
+    while more:
+        answer = client.call(ListTags("", len(found)), TagsListed)
+        found |= {(each.group, each.topic_filter): each.tag for each in answer.tags}
+        more = answer.more and bool(answer.tags)
     return found
 
 
@@ -251,14 +265,15 @@ def _the_one(client: "StoreClient", name: str, topic_filter: str | None) -> "Gro
     return found[0]
 
 
-_OF_WORK = ("sent", "errors", "away", "error")
+_OF_FEW = ("tag", "sent", "errors", "away", "error")
 
 
-def _row(found: "GroupInfo", paused: bool, work: "ConsumerWork | None") -> dict[str, Any]:
+def _row(found: "GroupInfo", tag: str | None, paused: bool, work: "ConsumerWork | None") -> dict[str, Any]:
     """`work`: of a flow. What waits for it in Kafka is its lag."""
     return {
         "group": found.group,
         "topic_filter": found.topic_filter,
+        "tag": tag,
         "partitions": found.settings.partitions or None,
         "paused": paused,
         "consumers": found.consumers,

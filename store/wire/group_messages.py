@@ -261,6 +261,28 @@ class WorkListed(WireMessage, frozen=True):
     more: bool
 
 
+class ListTags(WireMessage, frozen=True):
+    """Like GroupList, of those groups alone that have tags."""
+
+    group: Annotated[str, Meta(max_length=255)]
+    skip: Count
+
+
+class GroupTags(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The tags of which a group's messages have one, as `A||B`."""
+
+    group: str
+    topic_filter: str
+    tag: str
+
+
+class TagsListed(WireMessage, frozen=True):
+    """The tags of groups, in the order of their names and topic filters. `more`: more groups follow."""
+
+    tags: Annotated[list[GroupTags], Items]
+    more: bool
+
+
 class GroupDone(WireMessage, frozen=True):
     """The group was reset, or paused, and goes on at `queue_offset`; or it was dropped (0)."""
 

@@ -493,4 +493,6 @@ KINDS = (
     Kind(155, of_copy.CopyPiece, _STORE, asked=True),
     Kind(156, of_operator.MessageReceivers, _OPERATOR, asked=True),
     Kind(157, of_operator.ReceiversFound, _STORE, asked=True),
+    Kind(158, of_group.ListTags, _READERS, asked=True),
+    Kind(159, of_group.TagsListed, _STORE, asked=True),
 )

@@ -165,6 +165,7 @@ def test_a_group_with_tags_has_messages_with_one_of_them(group: HttpGroup) -> No
     publish(group, "quick", tag="fast")
     popped = fast.pop(tag="express||fast")
     assert payloads(popped) == ["quick"]
+    assert figures(fast)["tag"] == "fast||express"
     other = fast.ask("pop", tag="slow")
     assert (other.status, other.kind) == (409, "group-refused")
     assert "has the tag 'fast||express'" in other.json["detail"]

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.sync import Client
 from store.state.group_settings import GroupSettings, Strategy
-from store.wire.group_messages import Pop, Popped, Receipt, Reject, Settled
-from store.wire.messages import Append, Appended
+from store.wire.group_messages import GroupOpen, GroupOpened, Pop, Popped, Receipt, Reject, Settled
+from store.wire.messages import Append, Appended, Role
 from tests.interop.programs import penstock, run
 from tests.support.server_process import free_port
 from tests.support.store_process import StoreProcess
@@ -184,3 +184,16 @@ def test_a_consumer_that_waits_is_served_when_its_group_goes_on(store: StoreProc
         assert isinstance(popped, Popped)
         assert len(popped.handed) == 1
         consumer.close()
+
+
+def test_list_says_which_tags_a_group_has(store: StoreProcess) -> None:
+    peer = store.connect("c", Role.CLIENT)
+    assert isinstance(peer.call(GroupOpen("plain", "work/#", "", None, "latest")), GroupOpened)
+    assert b"tag" not in group(store, "list")
+    opened = peer.call(GroupOpen("tagged", "work/#", "", None, "latest", tag="fast||slow"))
+    assert isinstance(opened, GroupOpened)
+    assert b"fast||slow" in group(store, "list")
+    rows = json.loads(group(store, "list", "--json"))
+    assert {row["group"]: row["tag"] for row in rows} == {"plain": None, "tagged": "fast||slow"}
+    (shown,) = json.loads(group(store, "show", "tagged", "--json"))
+    assert shown["tag"] == "fast||slow"

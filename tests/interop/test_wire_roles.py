@@ -77,6 +77,7 @@ SAMPLES: tuple[WireMessage, ...] = (
     of_group.GroupWhere(1),
     of_group.TellWork(1, ConsumerWork()),
     of_group.ListWork("", 0),
+    of_group.ListTags("", 0),
     of_group.GroupList("", 0),
     of_group.GroupReset("g", "t", "earliest"),
     of_group.GroupDrop("g", "t"),
@@ -129,7 +130,7 @@ OF_CLIENTS = {
     "LocateTable",
     "Topics",
 }
-OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters", "GroupWhere", "TellWork", "ListWork"}
+OF_CLIENTS |= {"Rights", "Permitted", "ReadableFilters", "GroupWhere", "TellWork", "ListWork", "ListTags"}
 OF_OPERATORS = {"ShowServer", "TopicReaders", "MessageReceivers", "DeadLetters", "SettleDeadLetter", "DescribeClient"}
 OF_OPERATORS |= {"ListGateways", "ShowGateway", "ServeTier", "AskCopy", "CopySegment", "CopyCheckpoint"}
 OF_THE_STORE: tuple[WireMessage, ...] = (

@@ -21,6 +21,7 @@ from penstock.console.store.groups import (
     move_group,
     pause_group,
     paused_groups,
+    tags_of_groups,
     the_group,
     works_of_groups,
 )
@@ -59,6 +60,7 @@ class GroupModel(BaseModel):
 
     group: str
     topic_filter: str
+    tag: str = Field(description="It has messages with one of these tags alone (A||B); empty: all.")
     acked_offset: int = Field(description="All before this queue_offset is done with.")
     next_offset: int = Field(description="Where its queue ends.")
     lag: int = Field(description="Messages that are not done with.")
@@ -103,8 +105,8 @@ async def groups(
     """Those whose messages the user may subscribe to."""
     connection = caller.connection
     found, paused = await listed_groups(connection, name), await paused_groups(connection, name)
-    works = await works_of_groups(connection, name)
-    return GroupsModel(groups=[_model(connection, each, paused, works) for each in found])
+    works, tags = await works_of_groups(connection, name), await tags_of_groups(connection, name)
+    return GroupsModel(groups=[_model(connection, each, paused, works, tags) for each in found])
 
 
 @router.get("/groups/{group}", operation_id="get_group", summary="One consumer group")
@@ -127,7 +129,8 @@ async def one(
         found = await _the_one(connection, group, topic_filter)
     else:
         found = await _of_this_name(connection, group)
-    return _model(connection, found, await paused_groups(connection, group), await works_of_groups(connection, group))
+    paused, works = await paused_groups(connection, group), await works_of_groups(connection, group)
+    return _model(connection, found, paused, works, await tags_of_groups(connection, group))
 
 
 @router.post("/groups/{group}/move", operation_id="move_group", summary="Have a group go on elsewhere")
@@ -203,6 +206,7 @@ def _model(
     found: of_group.GroupInfo,
     paused: set[GroupKey],
     works: dict[GroupKey, ConsumerWork],
+    tags: dict[GroupKey, str],
 ) -> GroupModel:
     work = works.get((found.group, found.topic_filter))
     fields: dict[str, Any] = msgspec.to_builtins({name: getattr(found, name) for name in _SHOWN})
@@ -210,6 +214,7 @@ def _model(
         group=connection.names.plain_group(found.group),
         topic_filter=connection.names.plain_topic(found.topic_filter),
         settings=msgspec.structs.asdict(found.settings),
+        tag=tags.get((found.group, found.topic_filter), ""),
         paused=(found.group, found.topic_filter) in paused,
         work=WorkModel(**msgspec.structs.asdict(work)) if work is not None else None,
         some_consumers=[ConsumerModel(**msgspec.structs.asdict(each)) for each in found.some],

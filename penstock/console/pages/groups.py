@@ -14,6 +14,7 @@ from penstock.console.store.groups import (
     pause_group,
     paused_groups,
     seen_groups,
+    tags_of_groups,
     the_group,
     works_of_groups,
 )
@@ -40,7 +41,8 @@ async def group_page(visit: PageVisit) -> Response:
     group = await _group(visit, name, visit.asked("filter"))
     key = group.group, group.topic_filter
     is_paused, work = key in await paused_groups(connection, name), (await works_of_groups(connection, name)).get(key)
-    return visit.show("group.html", group=group, is_paused=is_paused, work=work, names=connection.names)
+    tag = (await tags_of_groups(connection, name)).get(key, "")
+    return visit.show("group.html", group=group, is_paused=is_paused, work=work, tag=tag, names=connection.names)
 
 
 async def _group(visit: PageVisit, name: str, topic_filter: str) -> GroupInfo:

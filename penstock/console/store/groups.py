@@ -9,7 +9,7 @@ from penstock.console.store.connection import StoreConnection
 from penstock.sdk.errors import StoreRefused
 from store.state.consumer_work import ConsumerWork
 from store.wire import group_messages as of_group
-from store.wire.handshake import PAUSING_VERSION, WORK_VERSION
+from store.wire.handshake import LASTING_VERSION, PAUSING_VERSION, WORK_VERSION
 from store.wire.messages import FailureCode, Locate, Located
 
 GroupKey = tuple[str, str]
@@ -76,6 +76,21 @@ async def works_of_groups(connection: StoreConnection, name: str = "") -> dict[G
         answer, _ = await connection.request(of_group.ListWork(in_log, len(found)), of_group.WorkListed)
         found |= {(each.group, each.topic_filter): each.work for each in answer.works}
         more = answer.more and bool(answer.works)
+    return found
+
+
+async def tags_of_groups(connection: StoreConnection, name: str = "") -> dict[GroupKey, str]:
+    """The tags (`A||B`) of the groups of a name (empty: all) that have some; none where the store is too old to say.
+
+    Raises a ClientError.
+    """
+    found: dict[GroupKey, str] = {}
+    more = _knows(connection, LASTING_VERSION)
+    in_log = connection.names.group(name) if name else ""
+    while more:
+        answer, _ = await connection.request(of_group.ListTags(in_log, len(found)), of_group.TagsListed)
+        found |= {(each.group, each.topic_filter): each.tag for each in answer.tags}
+        more = answer.more and bool(answer.tags)
     return found
 
 

@@ -130,7 +130,7 @@ def test_lists_show_the_groups_whose_messages_a_user_may_have(bench: WireBench, 
     prefix = f"$ns:{namespace}/" if namespace else ""
     group = f"$ns:{namespace}:g" if namespace else "g"
     for topic_filter in ("line/1", "secret/1"):
-        opened = everyone.call(of_group.GroupOpen(group, prefix + topic_filter, "c", None, "latest"))
+        opened = everyone.call(of_group.GroupOpen(group, prefix + topic_filter, "c", None, "latest", tag="a||b"))
         assert isinstance(opened, of_group.GroupOpened)
         everyone.call(of_group.GroupPause(group, prefix + topic_filter, True))
         assert everyone.call(of_group.TellWork(opened.ref, ConsumerWork(sent=7))) == of_group.WorkNoted(True)
@@ -142,3 +142,6 @@ def test_lists_show_the_groups_whose_messages_a_user_may_have(bench: WireBench, 
         assert [each.topic_filter for each in listed.groups] == [f"{prefix}line/1"]
     works = [of_group.GroupWork(group, f"{prefix}line/1", ConsumerWork(sent=7))]
     assert ann.call(of_group.ListWork("", 0)) == of_group.WorkListed(works, False)
+    tags = [of_group.GroupTags(group, f"{prefix}line/1", "a||b")]
+    assert ann.call(of_group.ListTags("", 0)) == of_group.TagsListed(tags, False)
+    assert ann.call(of_group.ListTags(group, 1)) == of_group.TagsListed([], False)
