@@ -103,6 +103,13 @@ class ConsoleSettings:
             "at_least": 1,
         },
     )
+    max_pop_wait_s: int = field(
+        default=30,
+        metadata={
+            "doc": "They wait so many seconds at most, whatever they say; a reverse proxy has to wait for longer.",
+            "at_most": 30,
+        },
+    )
     max_body_bytes: int = field(
         default=8 * MIB,
         metadata={"doc": "The largest body of a request.", "at_least": 1_024, "at_most": 64 * MIB},

@@ -41,9 +41,10 @@ ABOUT = (
 )
 PAGES = "penstock.console.pages"
 PARTS = (
-    *(publishing, events, messages, receivers, topics, clients, groups, consuming, dead_letters, pending, server),
+    *(consuming, publishing, events, messages, receivers, topics, clients, groups, dead_letters, pending, server),
     *(history, session, health),
 )
+"""Those first that are asked most often: a request is compared with one route after the other."""
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {"model": ProblemDetails, "description": "A problem (application/problem+json)."}
 }

@@ -31,7 +31,7 @@ START_S, PER_EXAMPLE_S = 120, 10
 @pytest.fixture
 def server(penstock_server: ServerFactory) -> PenstockServer:
     """Whose console is an operator, as penstock serve has it, with something of each kind."""
-    server = penstock_server(settings={**ANYWHERE, "console.max_page": 50})
+    server = penstock_server(settings={**ANYWHERE, "console.max_page": 50, "console.max_pop_wait_s": 0})
     client = WebClient(console_url(server))
     for number in range(60):
         message = {"topic": f"line/{number % 7}", "payload": f'{{"n": {number}}}', "key": "k", "tag": "t"}

@@ -60,7 +60,12 @@ class OfGroup(BaseModel):
 
 class PopWanted(OfGroup):
     most: int = Field(10, ge=1, le=MOST_POPPED, description="Messages of the answer, which may have fewer. Default 10.")
-    wait_s: float = Field(0, ge=0, le=MOST_WAIT_S, description="Seconds to wait for the first message. Default 0.")
+    wait_s: float = Field(
+        0,
+        ge=0,
+        le=MOST_WAIT_S,
+        description="Seconds to wait for the first message, fewer if console.max_pop_wait_s says so. Default 0.",
+    )
     invisible_s: float | None = Field(
         None,
         ge=0.001,
@@ -147,12 +152,13 @@ async def pop(request: Request, caller: Asking, group: GroupNamed, wanted: PopWa
     """
     key = _key(caller.connection, group, wanted.topic_filter)
     joining = Joining(group_tag(wanted.tag), None if wanted.start is None else group_start(wanted.start))
-    limits = PopLimits(wanted.most, round((wanted.invisible_s or 0) * 1000), wanted.wait_s)
     console = console_of(request)
+    wait_s = min(wanted.wait_s, console.settings.max_pop_wait_s)
+    limits = PopLimits(wanted.most, round((wanted.invisible_s or 0) * 1000), wait_s)
     with _counted(console, caller), _explained():
         consumer = await consumer_of(caller.connection, key)
         popping = consumer.pop(joining, limits)
-        found = await (_unless_left(console, caller, request, consumer, popping) if wanted.wait_s else popping)
+        found = await (_unless_left(console, caller, request, consumer, popping) if wait_s else popping)
         return Response(await _answer(caller.connection, key, consumer, *found), media_type=JSON)
 
 
