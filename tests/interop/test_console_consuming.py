@@ -189,6 +189,28 @@ def test_it_shares_a_group_with_a_consumer_of_the_sdk(site: Site, group: HttpGro
     wait_until(lambda: figures(group)["lag"] == 0, TIMEOUT_S)
 
 
+def test_an_ordered_group_deals_the_next_of_a_key_once_the_one_before_is_settled(site: Site, group: HttpGroup) -> None:
+    with Client(site.store.url.replace("tcp://", "penstock://"), token="c") as client:
+        ordered = client.subscribe(group.topic_filter, group=group.name, start="now", ordered=True)
+        with ordered:
+            pass
+    for key in ("a", "b"):
+        publish(group, f"{key}1", f"{key}2", key=key)
+    first = group.pop(wait_s=10)
+    while len(first) < 2:
+        first += group.pop(wait_s=10)
+    assert sorted(payloads(first)) == ["a1", "b1"]
+    assert group.pop() == []
+    (a1,) = (each for each in first if each["message"]["key"] == "a")
+    group.ack(a1)
+    (a2,) = group.pop(wait_s=10)
+    assert payloads([a2]) == ["a2"]
+    (b1,) = (each for each in first if each is not a1)
+    assert group.settle("retry", [b1], after_s=0).status == 200
+    (again,) = group.pop(wait_s=10)
+    assert (payloads([again]), again["attempt"]) == (["b1"], 2)
+
+
 # --- who may, and what is refused
 
 
