@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from store.errors import HandshakeRefused, StoreAway, WireError
@@ -20,6 +20,8 @@ from store.wire.messages import Goodbye, Hello, Ping, RefusedReason, Welcome, Wi
 from store.wire.sockets import unix_address
 
 READ_BYTES = 1 << 20
+ANOTHER_S = 3.0  # a store that says nothing for so long is left, where there are others
+SILENT_HEARTBEATS = 4  # or for so many of its heartbeats, if that is longer
 
 TlsContext = Callable[[], ssl.SSLContext]
 
@@ -40,14 +42,20 @@ class BlockingTimes:
 def connect(address: WireAddress, tls: TlsContext | None, times: BlockingTimes, hello: Hello) -> BlockingLink:
     """A connection to the store, or to the one that leads a cluster; with TLS if `tls` is given.
 
-    Each endpoint is tried once. Raises OSError, of which ssl.SSLError is one, HandshakeRefused, StoreAway or WireError.
+    Each endpoint is tried once. Where there are several, none has long: one that stands still takes connections, and
+    another one leads by then. Raises OSError, of which ssl.SSLError is one, HandshakeRefused, StoreAway or WireError.
     """
     if address.path:
         return BlockingLink(_open_unix_socket(address.path, times), hello, times)
-    stores = ConnectionRound(_endpoints(address.ports))
+    found = _endpoints(address.ports)
+    stores = ConnectionRound(found)
+    is_one_of_several = len(set(found)) > 1
+    opening = times
+    if is_one_of_several:
+        opening = replace(times, connect_s=min(times.connect_s, ANOTHER_S), silent_s=min(times.silent_s, ANOTHER_S))
     while True:
         try:
-            return BlockingLink(_open_socket(_next(stores), tls, times), hello, times)
+            return BlockingLink(_open_socket(_next(stores), tls, opening), hello, times, is_one_of_several)
         except HandshakeRefused as error:
             if error.reason != RefusedReason.NOT_LEADER:
                 raise
@@ -110,13 +118,18 @@ def _open_socket(endpoint: Endpoint, tls: TlsContext | None, times: BlockingTime
 class BlockingLink:
     """One connection that a store has let in. Every method but close() raises StoreAway or WireError."""
 
-    def __init__(self, connected: socket.socket, hello: Hello, times: BlockingTimes) -> None:
-        """Shake hands on a connected socket. Raises HandshakeRefused as well."""
+    def __init__(
+        self, connected: socket.socket, hello: Hello, times: BlockingTimes, is_one_of_several: bool = False
+    ) -> None:
+        """Shake hands on a connected socket. `is_one_of_several`: another store may lead by now, if this one is silent.
+        Raises HandshakeRefused as well.
+        """
         self._socket = connected
         self._times = times
+        self._silent_s = min(times.silent_s, ANOTHER_S) if is_one_of_several else times.silent_s
         self._frames: deque[Frame] = deque()
         self._using = threading.Lock()  # the socket: with TLS it cannot be read and written at the same time
-        self._wait_s = times.silent_s  # for a byte, before the store is asked whether it is there
+        self._wait_s = self._silent_s  # for a byte, before the store is asked whether it is there
         self._used_s = 0.0
         self._closed = threading.Event()
         self._session = PeerSession(hello, self.send_bytes)
@@ -130,8 +143,11 @@ class BlockingLink:
         self.welcome: Welcome = self._session.welcome
         peer = connected.getpeername() if connected.family != socket.AF_UNIX else ()
         self.peer: tuple[str, int] | None = (peer[0], peer[1]) if peer else None  # IP and port; None: a Unix socket
+        heartbeat_s = self.welcome.heartbeat_ms / 1000
+        if is_one_of_several:  # the store says something with each of its heartbeats
+            self._silent_s = min(times.silent_s, max(ANOTHER_S, SILENT_HEARTBEATS * heartbeat_s))
         if times.idle_s is not None:
-            self._wait_s = self.welcome.heartbeat_ms / 1000
+            self._wait_s = heartbeat_s
             threading.Thread(target=self._beat, args=(times.idle_s,), daemon=True).start()
 
     def send(self, message: WireMessage, request_id: int = 0, records: bytes = b"") -> None:
@@ -162,7 +178,7 @@ class BlockingLink:
         self._frames += [event for event in self._session.feed(self._received()) if isinstance(event, Frame)]
 
     def _received(self) -> bytes:
-        deadline_s = time.monotonic() + self._times.silent_s
+        deadline_s = time.monotonic() + self._silent_s
         while True:
             self._used_s = time.monotonic()
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -10,14 +11,15 @@ import pytest
 
 from store.errors import HandshakeRefused, StoreAway, WireError
 from store.wire import messages as wire
-from store.wire.client.address import WireAddress
-from store.wire.client.blocking_link import BlockingLink, BlockingTimes, connect
+from store.wire.client.address import StorePort, WireAddress
+from store.wire.client.blocking_link import ANOTHER_S, BlockingLink, BlockingTimes, connect
 from store.wire.frames import encode
 from store.wire.handshake import MAGIC
 
 HELLO = wire.Hello([1], "client", "c-1")
 WELCOME = wire.Welcome(1, "main", 0, 1 << 20, 256 << 10, 20, [], 64)
 ONCE = BlockingTimes(connect_s=1.0, silent_s=0.2)
+PATIENT = BlockingTimes(connect_s=60.0, silent_s=60.0, idle_s=60.0)
 LASTING = BlockingTimes(connect_s=1.0, silent_s=0.2, idle_s=60.0)
 
 
@@ -95,3 +97,49 @@ def test_no_welcome(ends: Ends, answer: bytes, error: type[Exception]) -> None:
 def test_no_store_there() -> None:
     with pytest.raises(FileNotFoundError):
         connect(WireAddress("unix:///nonexistent/socket", path="/nonexistent/socket"), None, ONCE, HELLO)
+
+
+@pytest.fixture
+def stores() -> Iterator[list[socket.socket]]:
+    """Two stores that take connections, as the kernel does for one that stands still."""
+    found = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    for each in found:
+        each.settimeout(30)
+    yield found
+    for each in found:
+        each.close()
+
+
+def address(stores: list[socket.socket]) -> WireAddress:
+    first, second = (StorePort(*each.getsockname()) for each in stores)
+    return WireAddress("tcp://stores", *first, others=(second,))
+
+
+def test_a_store_that_stands_still_is_left_for_another_one(stores: list[socket.socket]) -> None:
+    def lead() -> None:
+        connected, _ = stores[1].accept()
+        with connected:
+            connected.sendall(encode(WELCOME))
+            connected.recv(65_536)
+            is_left.wait(30)
+
+    is_left = threading.Event()
+    leading = threading.Thread(target=lead)
+    leading.start()
+    began_s = time.monotonic()
+    link = connect(address(stores), None, PATIENT, HELLO)
+    assert link.peer == stores[1].getsockname()
+    with pytest.raises(StoreAway, match="it is silent"):  # the other one stands still as well
+        link.receive()
+    assert time.monotonic() - began_s < PATIENT.silent_s / 2
+    is_left.set()
+    leading.join()
+    link.close()
+
+
+def test_a_store_that_is_alone_has_long(stores: list[socket.socket]) -> None:
+    times = BlockingTimes(connect_s=1.0, silent_s=ANOTHER_S + 0.5)
+    began_s = time.monotonic()
+    with pytest.raises(StoreAway, match="it is silent"):
+        connect(WireAddress("tcp://store", *stores[0].getsockname()), None, times, HELLO)
+    assert time.monotonic() - began_s >= times.silent_s
