@@ -101,6 +101,8 @@ class ClusterMember:
         self._may_end = asyncio.Event()
         self._is_closed = False
         self._checked_s = 0.0
+        self._turn_appends = 0  # of this turn of the loop
+        self._appends_one = True  # the last turn that appended did so once
         self.leader_place = ""  # HOST:PORT of the store that leads; empty: not known
 
     # --- following, and taking over
@@ -322,7 +324,21 @@ class ClusterMember:
             raise ReplicationBehind(waiting_bytes)
 
     def take(self, data: bytes) -> None:
-        self._do(self._replica.append(self._checked_s, data))
+        """Send it at once. Where turns of the loop append more than once, each goes as one frame at its end: a second
+        frame would wait for the first one.
+        """
+        if not self._turn_appends:
+            self._loop.call_soon(self._turn_ends)
+        self._turn_appends += 1
+        if self._appends_one:
+            self._do(self._replica.append(self._checked_s, data))
+        else:
+            self._replica.gather(self._checked_s, data)
+
+    def _turn_ends(self) -> None:
+        self._appends_one = self._turn_appends == 1
+        self._turn_appends = 0
+        self._act(self._replica.tick)
 
     def why_not_serving(self) -> str:
         if self._fault is None and self._replica.serves(time.monotonic()):

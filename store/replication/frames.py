@@ -79,13 +79,10 @@ class LogFrame:
 
     def encode(self) -> bytes:
         """The value of a Kafka record."""
-        frame = bytearray(FRAME_HEADER_BYTES + len(self.data))
-        frame[FRAME_HEADER_BYTES:] = self.data
         length = len(self.data)
         fields = (VERSION, self.kind, self.is_last, self.part, length, self.epoch, self.base, self.number)
-        _HEADER.pack_into(frame, 0, MAGIC, 0, *fields)
-        frame[8:_CHECKED_FROM] = crc32c(memoryview(frame)[_CHECKED_FROM:]).to_bytes(4, "little")
-        return bytes(frame)
+        checked = _HEADER.pack(MAGIC, 0, *fields)[_CHECKED_FROM:] + self.data
+        return b"".join((MAGIC, crc32c(checked).to_bytes(4, "little"), checked))
 
 
 class ReadFrame(NamedTuple):

@@ -112,7 +112,7 @@ class FrameJudge:
             self._parts.append(frame.data)
             self._parts_bytes += len(frame.data)
             return JudgedFrame(Verdict.OPEN)
-        base, data = self.accepted, b"".join((*self._parts, frame.data))
+        base, data = self.accepted, b"".join((*self._parts, frame.data)) if self._parts else frame.data
         self._discard_parts()
         self.accepted = base + len(data)
         return JudgedFrame(Verdict.ACCEPTED, base, data)

@@ -121,14 +121,19 @@ class Replica:
     # --- what the store does
 
     def append(self, now_s: float, data: bytes) -> Actions:
+        """As gather(), and send it if nothing is on its way."""
+        self.gather(now_s, data)
+        return self._next(now_s)
+
+    def gather(self, now_s: float, data: bytes) -> None:
         """Take one append of the leader: bytes as they stand in its log from `end` on, headers of segments included.
 
-        Raises NotLeading or ReplicationBehind; then nothing was taken, and the store must not append either.
+        tick() sends it, with what else was gathered by then. Raises NotLeading or ReplicationBehind; then nothing was
+        taken, and the store must not append either.
         """
         if not self.serves(now_s) or self._is_leaving:
             raise NotLeading(self.leader.address if self.leader is not None else "")
         self._frames.append(data, self.accepted)
-        return self._next(now_s)
 
     def tick(self, now_s: float) -> Actions:
         """Call this in each turn, and at least every tenth of a second."""

@@ -82,7 +82,7 @@ class LeaderFrames:
         if self.in_flight or not self._gathered:
             return []
         taken = self._take()
-        data = b"".join(taken)
+        data = b"".join(taken) if len(taken) > 1 else taken[0]
         pieces = [data] if len(data) <= self.limits.frame_bytes else in_parts(data, self.limits.frame_bytes)
         for part, piece in enumerate(pieces):
             self._make(now_s, FrameKind.DATA, piece, part, is_last=part == len(pieces) - 1)

@@ -104,6 +104,18 @@ def test_appends_gather_while_a_frame_is_in_flight() -> None:
     assert (second.base, second.data) == (8, b"abcdefgh12345678")
 
 
+def test_what_a_turn_gathers_goes_as_one_frame_with_the_next_tick() -> None:
+    replica = leading()
+    replica.gather(LED_S, b"12345678")
+    replica.gather(LED_S, b"abcd")
+    (sent,) = frames(replica.tick(LED_S))
+    assert sent.data == b"12345678abcd"
+    replica.gather(LED_S, b"more")  # while it is on its way
+    assert replica.tick(LED_S) == []
+    with pytest.raises(NotLeading):
+        replica.gather(LED_S + 60, b"x")
+
+
 def test_a_large_append_goes_in_parts() -> None:
     replica = leading()
     parts = frames(replica.append(LED_S, bytes(range(40))))
