@@ -16,7 +16,12 @@ from loadtest.ports import free_port
 from tests.support.kafka_broker import START_TIMEOUT_S, KafkaBroker, KafkaNode, missing_for_kafka
 from tests.support.kafka_secured import KafkaSecured
 
-SMALL = {"num.partitions": 1, "offsets.topic.num.partitions": 1, "controller.quorum.election.timeout.ms": 1_000}
+SMALL = {
+    "num.partitions": 1,
+    "offsets.topic.num.partitions": 1,
+    "controller.quorum.election.timeout.ms": 1_000,
+    "controller.quorum.fetch.timeout.ms": 1_000,  # as docs/cluster.md advises
+}
 FIRST_CONTROLLER = 101
 
 
