@@ -173,6 +173,14 @@ def test_a_group_with_tags_has_messages_with_one_of_them(group: HttpGroup) -> No
     fast.ack(*popped)
 
 
+@pytest.mark.catalogue("Q72")
+def test_messages_with_a_higher_priority_are_popped_first(group: HttpGroup) -> None:
+    assert group.pop(tag="alarm > *") == []
+    publish(group, "1", "2")
+    publish(group, "3", tag="alarm")
+    assert payloads(group.pop()) == ["3", "1", "2"]
+
+
 def test_it_shares_a_group_with_a_consumer_of_the_sdk(site: Site, group: HttpGroup) -> None:
     group.pop()
     publish(group, *map(str, range(40)))

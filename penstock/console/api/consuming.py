@@ -81,7 +81,7 @@ class PopWanted(OfGroup):
     tag: str | None = Field(
         None,
         max_length=MOST_TAGS * 258,
-        description="The group has messages with one of these tags alone (A||B). null: as it has it.",
+        description="The group has messages with one of these tags alone (A||B), or first (A > *). null: as it has it.",
     )
 
 
