@@ -7,17 +7,14 @@ export PATH := $(ENVIRONMENT)/bin:$(PATH):/usr/sbin:/sbin
 # Images for containers often set it. Then each process that is started, thousands in the tests, would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Real servers and other people's clients, which are started, killed, and waited for most of the time: three at a time for
+# Real servers and other people's clients, which are started, killed, and waited for much of the time: two at a time for
 # each core, with ports, folders and processes of their own. A few need the cores for themselves; they are marked `alone`.
-SERVERS = tests/interop tests/crash tests/tier
-AT_A_TIME = $(shell $(PYTHON) -c 'import os; print(3 * (os.cpu_count() or 1))')
-# By night more of them compute.
-AT_A_TIME_BY_NIGHT = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
-# What computes: one at a time for each core.
-RULES = $(filter-out $(SERVERS) tests/spark tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
+SERVERS = tests/interop tests/crash
+AT_A_TIME = $(shell $(PYTHON) -c 'import os; print(2 * (os.cpu_count() or 1))')
+IN_PARALLEL = $(filter-out $(SERVERS) tests/bench,$(patsubst %/,%,$(wildcard tests/*/)))
 
 .DEFAULT_GOAL = install
-.PHONY: serve quick quick-tests test-rules test-brokers test-spark test-servers nightly-tests packages install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos power rot nightly release audit image image-trial
+.PHONY: serve quick quick-tests nightly-tests packages install fmt lint types test bench bench-compare bench-spark bench-pipelines kill-spark docs fuzz fuzz-network chaos power rot nightly release audit image image-trial
 
 $(CURDIR)/.venv/bin/python:
 	.ci/packages serve
@@ -69,24 +66,12 @@ tests/kafka/jars tests/kafka/spark-jars:
 	mvn --batch-mode --quiet --file $< dependency:copy-dependencies
 	touch $@
 
-# Side by side go tests that compute and tests that wait; each of them says what it found when it has ended.
-test: packages install lint tests/interop/js/node_modules tests/kafka/jars tests/kafka/spark-jars
+test: packages install lint types tests/interop/js/node_modules tests/kafka/jars tests/kafka/spark-jars
 	-tests/helm/install-helm.sh "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
-	$(MAKE) --no-print-directory --jobs 3 --output-sync types test-rules test-brokers
-	$(MAKE) --no-print-directory --jobs 2 --output-sync test-spark test-servers
-	$(PYTHON) -m pytest -m 'alone and not nightly' $(SERVERS)
-
-test-rules:
-	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup -m 'not nightly' $(RULES)
-
-test-brokers:
-	$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup -m 'kafka and not alone and not nightly' $(SERVERS)
-
-test-spark:
-	$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup -m 'not nightly' tests/spark
-
-test-servers:
+	$(PYTHON) -m pytest --numprocesses auto --dist loadgroup -m 'not nightly' $(IN_PARALLEL)
 	$(PYTHON) -m pytest --numprocesses $(AT_A_TIME) --dist worksteal -m 'not alone and not nightly and not kafka' $(SERVERS)
+	$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup -m 'kafka and not alone and not nightly' $(SERVERS)
+	$(PYTHON) -m pytest -m 'alone and not nightly' $(SERVERS)
 
 # What you run while you work: rules and models, without other people's programs, and a fifth of the random examples.
 quick: $(ENVIRONMENT)/penstock-tests-installed
@@ -101,7 +86,7 @@ BY_NIGHT := -o faulthandler_timeout=10800
 
 # What `make test` leaves to the night; docs/testing.md says why nothing is uncovered by day.
 nightly-tests: packages install tests/interop/js/node_modules tests/kafka/jars tests/kafka/spark-jars
-	$(PYTHON) -m pytest $(BY_NIGHT) --numprocesses $(AT_A_TIME_BY_NIGHT) --dist worksteal -m 'nightly and not alone and not kafka' tests
+	$(PYTHON) -m pytest $(BY_NIGHT) --numprocesses $(AT_A_TIME) --dist worksteal -m 'nightly and not alone and not kafka' tests
 	$(PYTHON) -m pytest $(BY_NIGHT) --numprocesses 2 --dist loadgroup -m 'nightly and kafka and not alone' $(SERVERS)
 	$(PYTHON) -m pytest $(BY_NIGHT) -m 'nightly and alone' tests
 	$(PYTHON) -m pytest $(BY_NIGHT) --numprocesses auto --dist loadgroup -m 'not nightly' --hypothesis-profile night tests/property
