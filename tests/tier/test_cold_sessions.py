@@ -13,7 +13,12 @@ from deltalake.exceptions import TableNotFoundError
 
 from gateway.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
 from gateway.mqtt.reason_codes import ReasonCode
+from notify.links.address import StoreAddress
+from notify.local.tier import TIER_READER
+from penstock.store_client import StoreClient
 from store.files.segment import segment_paths
+from store.wire.messages import Role
+from store.wire.operator_messages import ListLogReaders, LogReadersListed
 from tests.support.apart_server import ApartServer
 from tests.support.mqtt_packet_client import Device
 from tests.support.server_process import PenstockServer, ServeOptions
@@ -197,6 +202,7 @@ def test_a_replay_reads_what_the_tier_has_there_if_that_is_wanted(tmp_path: Path
         publishing = Publishing(server)
         publishing.more(30)
         wait_until(lambda: rows_in(table) == 30)
+        wait_until(lambda: place_of_tier(server) > 0)  # from now on the store asks the tier
         publishing.more(3)
         expected = [each for each in publishing.sent if each[0] == "line/1/temp" or not topic_filter.count("1")]
         away = [path.rename(path.with_suffix(".away")) for path in table.glob("day=*/*.parquet")]
@@ -208,6 +214,14 @@ def test_a_replay_reads_what_the_tier_has_there_if_that_is_wanted(tmp_path: Path
         assert subscriber.take(len(expected)) == expected
     finally:
         server.kill()
+
+
+def place_of_tier(server: PenstockServer) -> int:
+    """log_offset up to which the tier has the log, as the store knows it."""
+    address = StoreAddress.parse(f"unix://{server.data / 'operator.sock'}")
+    with StoreClient(address, "", None, Role.OPERATOR) as operator:
+        readers = operator.call(ListLogReaders(), LogReadersListed).readers
+    return max(reader.log_offset for reader in readers if reader.name == TIER_READER)
 
 
 def rows_in(table: Path) -> int:
