@@ -162,10 +162,14 @@ class GroupQueue:
         self, consumer: ConsumerKey, records: Records, place: int, count: int, now_ms: int, due_ms: int
     ) -> PoppedMessages:
         """Lease out the next so many of what new() found."""
-        self._changed_ms = self._changed_ms or now_ms
         first = records.first + place
-        lease = self.group.hand_out_new(consumer, range(first, first + count), now_ms, due_ms)
-        return PoppedMessages([Range(lease.serial, lease.deliveries, first, count)], records, place, count)
+        leased = self._lease_new(consumer, range(first, first + count), now_ms, due_ms)
+        return PoppedMessages([leased], records, place, count)
+
+    def _lease_new(self, consumer: ConsumerKey, offsets: range, now_ms: int, due_ms: int, priority: int = 0) -> Range:
+        self._changed_ms = self._changed_ms or now_ms
+        lease = self.group.hand_out_new(consumer, offsets, now_ms, due_ms, priority)
+        return Range(lease.serial, lease.deliveries, offsets.start, len(offsets))
 
     def pop(self, consumer: ConsumerKey, most: int, max_bytes: int, now_ms: int, due_ms: int) -> PoppedMessages:
         """Lease out up to `most` messages, and no more once they have `max_bytes`; one that is larger goes alone.
@@ -214,18 +218,14 @@ class GroupQueue:
             if not records.count and records.first == start:  # the tier is asked
                 break
             if not self.settings.partitions and self._is_whole(records, answer.left_bytes, priority):
-                answer.take_all(self._lease_new(answer, records, priority), records)
+                offsets = range(records.first, records.first + records.count)
+                leased = self._lease_new(consumer, offsets, answer.now_ms, answer.due_ms, priority)
+                answer.take_all(leased, records)
                 read = {}
             else:
                 if records.count > LOOK_RECORDS:
                     records = self._read(start, LOOK_RECORDS, answer.left_bytes, priority)
                 read = self._find(start, records, priority)
-
-    def _lease_new(self, answer: PopAnswer, records: Records, priority: int) -> Range:
-        self._changed_ms = self._changed_ms or answer.now_ms
-        offsets = range(records.first, records.first + records.count)
-        lease = self.group.hand_out_new(answer.consumer, offsets, answer.now_ms, answer.due_ms, priority)
-        return Range(lease.serial, lease.deliveries, records.first, records.count)
 
     def _read(self, start: int, wanted: int, max_bytes: int, priority: int = 0) -> Records:
         is_ordered, room = self.settings.partitions > 0, self.group.room

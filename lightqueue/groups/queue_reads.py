@@ -114,14 +114,13 @@ class QueueReads:
 
     def _wanted(self, records: Records, first: int) -> tuple[int, int]:
         """(at, until): the first wanted ones in a row, from number `first` on; their end twice, if none."""
-        at, until = tagged_records(records, first, self._tags.tags)
+        tags = self._tags.tags
+        at, until = tagged_records(records, first, tags)
         if not self._tags.others:
             return at, until
-        if at == first:
-            at = tagged_records(records, until, self._tags.tags)[0]
-        else:
-            until = first
-        return until, at
+        if at > first:  # the others stand in front of the first one with these tags, or behind it
+            return first, at
+        return until, tagged_records(records, until, tags)[0]
 
     def _passed_over(self, queue_offset: int, lost: int) -> None:
         """A message has another tag: what it would have said of messages that are gone, the next one says."""

@@ -1,8 +1,9 @@
 """`penstock group`: make, list, move, pause and drop the consumer groups of a running store."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ group = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Make, list, move, pause and drop consumer groups."
 )
 
+T = TypeVar("T")
 Store = Annotated[
     str | None, typer.Option(metavar="URL", help="The store: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.")
 ]
@@ -214,30 +216,32 @@ def _rows(client: "StoreClient", found: "list[GroupInfo]") -> list[dict[str, Any
 
 def _works(client: "StoreClient") -> "dict[tuple[str, str], ConsumerWork]":
     """What consumers, which flows are, tell of their work, by group."""
-    from store.wire.group_messages import ListWork, WorkListed
+    from store.wire.group_messages import GroupWork, ListWork, WorkListed
     from store.wire.handshake import WORK_VERSION
 
-    found: dict[tuple[str, str], ConsumerWork] = {}
-    more = client.version >= WORK_VERSION
-    while more:
-        answer = client.call(ListWork("", len(found)), WorkListed)
-        found |= {(each.group, each.topic_filter): each.work for each in answer.works}
-        more = answer.more and bool(answer.works)
-    return found
+    if client.version < WORK_VERSION:
+        return {}
+
+    def page(skip: int) -> tuple[list[GroupWork], bool]:
+        answer = client.call(ListWork("", skip), WorkListed)
+        return answer.works, answer.more
+
+    return {(each.group, each.topic_filter): each.work for each in _all_of(page)}
 
 
 def _tags(client: "StoreClient") -> "dict[tuple[str, str], str]":
     """The tags of groups that have some."""
-    from store.wire.group_messages import ListTags, TagsListed
+    from store.wire.group_messages import GroupTags, ListTags, TagsListed
     from store.wire.handshake import LASTING_VERSION
 
-    found: dict[tuple[str, str], str] = {}
-    more = client.version >= LASTING_VERSION
-    while more:
-        answer = client.call(ListTags("", len(found)), TagsListed)
-        found |= {(each.group, each.topic_filter): each.tag for each in answer.tags}
-        more = answer.more and bool(answer.tags)
-    return found
+    if client.version < LASTING_VERSION:
+        return {}
+
+    def page(skip: int) -> tuple[list[GroupTags], bool]:
+        answer = client.call(ListTags("", skip), TagsListed)
+        return answer.tags, answer.more
+
+    return {(each.group, each.topic_filter): each.tag for each in _all_of(page)}
 
 
 def _groups(client: "StoreClient", name: str, paused: bool = False) -> "list[GroupInfo]":
@@ -245,12 +249,22 @@ def _groups(client: "StoreClient", name: str, paused: bool = False) -> "list[Gro
     from store.wire.group_messages import GroupList, GroupsListed, PausedGroups
 
     request = PausedGroups if paused else GroupList
-    found: list[GroupInfo] = []
+
+    def page(skip: int) -> "tuple[list[GroupInfo], bool]":
+        answer = client.call(request(name, skip), GroupsListed)
+        return answer.groups, answer.more
+
+    return _all_of(page)
+
+
+def _all_of(page: Callable[[int], tuple[list[T], bool]]) -> list[T]:
+    """All items of a list of the store; `page` asks for those after so many, and says whether more follow."""
+    found: list[T] = []
     more = True
     while more:
-        answer = client.call(request(name, len(found)), GroupsListed)
-        found += answer.groups
-        more = answer.more
+        items, more = page(len(found))
+        found += items
+        more = more and bool(items)
     return found
 
 

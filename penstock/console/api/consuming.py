@@ -130,6 +130,11 @@ class SettledModel(BaseModel):
     )
 
 
+SOME_STALE: dict[int | str, dict[str, Any]] = {
+    MULTI_STATUS: {"model": SettledModel, "description": "Some of the handles were stale."}
+}
+
+
 class PoppedMessage(Struct):
     """As PoppedMessageModel."""
 
@@ -145,8 +150,8 @@ class PoppedMessage(Struct):
     response_model=PoppedModel,
 )
 async def pop(request: Request, caller: Asking, group: GroupNamed, wanted: PopWanted) -> Response:
-    """Each is this program's for `invisible_s`; acknowledge it by then, or it is delivered again, to whoever pops. A
-    group that is not there is made. With `wait_s` the answer comes with the first message, or is empty.
+    """A message is this program's for `invisible_s`. Acknowledge it by then: otherwise the next program that pops gets
+    it. A group that is not there is made. With `wait_s` the answer comes with the first message, or is empty.
 
     What is delivered is the store's to remember: it outlives a restart of this process.
     """
@@ -166,7 +171,7 @@ async def pop(request: Request, caller: Asking, group: GroupNamed, wanted: PopWa
     "/groups/{group}/ack",
     operation_id="ack_messages",
     summary="Acknowledge messages: they are done with",
-    responses={MULTI_STATUS: {"model": SettledModel, "description": "Some of the handles were stale."}},
+    responses=SOME_STALE,
 )
 async def ack(response: Response, caller: Asking, group: GroupNamed, wanted: HandlesSettled) -> SettledModel:
     """The answer comes once it is as safe as the flush policy of the store promises: then they never come again. 410:
@@ -179,7 +184,7 @@ async def ack(response: Response, caller: Asking, group: GroupNamed, wanted: Han
     "/groups/{group}/retry",
     operation_id="retry_messages",
     summary="Have messages delivered again",
-    responses={MULTI_STATUS: {"model": SettledModel, "description": "Some of the handles were stale."}},
+    responses=SOME_STALE,
 )
 async def retry(response: Response, caller: Asking, group: GroupNamed, wanted: HandlesToRetry) -> SettledModel:
     """After a while, to whoever pops then; this delivery counts. 410: all handles were stale."""
@@ -193,7 +198,7 @@ async def retry(response: Response, caller: Asking, group: GroupNamed, wanted: H
     "/groups/{group}/extend",
     operation_id="extend_messages",
     summary="Keep messages for longer",
-    responses={MULTI_STATUS: {"model": SettledModel, "description": "Some of the handles were stale."}},
+    responses=SOME_STALE,
 )
 async def extend(response: Response, caller: Asking, group: GroupNamed, wanted: HandlesToExtend) -> SettledModel:
     """They are this program's for so long from now on. 410: all handles were stale."""
@@ -207,7 +212,7 @@ async def extend(response: Response, caller: Asking, group: GroupNamed, wanted: 
     "/groups/{group}/reject",
     operation_id="reject_messages",
     summary="Make dead letters of messages",
-    responses={MULTI_STATUS: {"model": SettledModel, "description": "Some of the handles were stale."}},
+    responses=SOME_STALE,
 )
 async def reject(response: Response, caller: Asking, group: GroupNamed, wanted: HandlesToReject) -> SettledModel:
     """They are of no use, are published to `$dead/GROUP/TOPIC` with the reason, and are done with. 410: all handles

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
 
 from penstock.console.errors import Problem
 from penstock.console.store.connection import StoreConnection
@@ -12,6 +13,7 @@ from store.wire import group_messages as of_group
 from store.wire.handshake import LASTING_VERSION, PAUSING_VERSION, WORK_VERSION
 from store.wire.messages import FailureCode, Locate, Located
 
+T = TypeVar("T")
 GroupKey = tuple[str, str]
 """Name and topic filter, as the log has them."""
 
@@ -52,15 +54,25 @@ async def seen_groups(connection: StoreConnection, groups: list[of_group.GroupIn
 
 async def paused_groups(connection: StoreConnection, name: str = "") -> set[GroupKey]:
     """Those of a name (empty: all) that are paused; none where the store cannot pause. Raises a ClientError."""
-    found: set[GroupKey] = set()
     if not _knows(connection, PAUSING_VERSION):
-        return found
-    more = True
+        return set()
     in_log = connection.names.group(name) if name else ""
+
+    async def page(skip: int) -> tuple[list[of_group.GroupInfo], bool]:
+        answer, _ = await connection.request(of_group.PausedGroups(in_log, skip), of_group.GroupsListed)
+        return answer.groups, answer.more
+
+    return {(each.group, each.topic_filter) for each in await _all_of(page)}
+
+
+async def _all_of(page: Callable[[int], Awaitable[tuple[list[T], bool]]]) -> list[T]:
+    """All items of a list of the store; `page` asks for those after so many, and says whether more follow."""
+    found: list[T] = []
+    more = True
     while more:
-        answer, _ = await connection.request(of_group.PausedGroups(in_log, len(found)), of_group.GroupsListed)
-        found |= {(each.group, each.topic_filter) for each in answer.groups}
-        more = answer.more and bool(answer.groups)
+        items, more = await page(len(found))
+        found += items
+        more = more and bool(items)
     return found
 
 
@@ -69,14 +81,15 @@ async def works_of_groups(connection: StoreConnection, name: str = "") -> dict[G
 
     Raises a ClientError.
     """
-    found: dict[GroupKey, ConsumerWork] = {}
-    more = _knows(connection, WORK_VERSION)
+    if not _knows(connection, WORK_VERSION):
+        return {}
     in_log = connection.names.group(name) if name else ""
-    while more:
-        answer, _ = await connection.request(of_group.ListWork(in_log, len(found)), of_group.WorkListed)
-        found |= {(each.group, each.topic_filter): each.work for each in answer.works}
-        more = answer.more and bool(answer.works)
-    return found
+
+    async def page(skip: int) -> tuple[list[of_group.GroupWork], bool]:
+        answer, _ = await connection.request(of_group.ListWork(in_log, skip), of_group.WorkListed)
+        return answer.works, answer.more
+
+    return {(each.group, each.topic_filter): each.work for each in await _all_of(page)}
 
 
 async def tags_of_groups(connection: StoreConnection, name: str = "") -> dict[GroupKey, str]:
@@ -84,14 +97,15 @@ async def tags_of_groups(connection: StoreConnection, name: str = "") -> dict[Gr
 
     Raises a ClientError.
     """
-    found: dict[GroupKey, str] = {}
-    more = _knows(connection, LASTING_VERSION)
+    if not _knows(connection, LASTING_VERSION):
+        return {}
     in_log = connection.names.group(name) if name else ""
-    while more:
-        answer, _ = await connection.request(of_group.ListTags(in_log, len(found)), of_group.TagsListed)
-        found |= {(each.group, each.topic_filter): each.tag for each in answer.tags}
-        more = answer.more and bool(answer.tags)
-    return found
+
+    async def page(skip: int) -> tuple[list[of_group.GroupTags], bool]:
+        answer, _ = await connection.request(of_group.ListTags(in_log, skip), of_group.TagsListed)
+        return answer.tags, answer.more
+
+    return {(each.group, each.topic_filter): each.tag for each in await _all_of(page)}
 
 
 async def pause_group(connection: StoreConnection, name: str, topic_filter: str, paused: bool) -> int:
